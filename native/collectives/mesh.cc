@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "collectives/mesh_peer.h"
+#include "collectives/per_process.h"
 
 namespace rdma_transport::collectives {
 namespace {
@@ -17,10 +18,14 @@ constexpr Nanos kReleaseTimeout = kSecond;
 // Keeps an end whose peer has not said that its writes have ended: where they go must stay, and so
 // must the device.
 void KeepForGood(const std::shared_ptr<MeshPeer>& peer) {
-  static std::mutex mu;
-  static auto* kept = new std::vector<std::shared_ptr<MeshPeer>>;
-  std::lock_guard<std::mutex> lock(mu);
-  kept->push_back(peer);
+  struct Kept {
+    std::mutex mu;
+    std::vector<std::shared_ptr<MeshPeer>> ends;
+  };
+  static PerProcess<Kept> all;
+  Kept& kept = all.Get();
+  std::lock_guard<std::mutex> lock(kept.mu);
+  kept.ends.push_back(peer);
 }
 
 }  // namespace
@@ -119,7 +124,8 @@ Status Mesh::WaitReady(const Patience& patience) {
   for (const auto& peer : peers_) {
     if (peer == nullptr) continue;
     const auto done = [&] { return peer->ready() || !peer->lost().ok(); };
-    RDMA_RETURN_IF_ERROR(state_->Wait(&lock, patience, done, [] {}, "a rank did not connect"));
+    RDMA_RETURN_IF_ERROR(
+        state_->Wait(&lock, patience, done, [] { return false; }, "a rank did not connect"));
     if (!peer->ready()) return peer->lost();
   }
   return OkStatus();
@@ -227,7 +233,7 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
   std::unique_lock<std::mutex> lock(state_->mu);
   const auto done = [&] { return end.FindShared(span.key, &length) || !end.lost().ok(); };
   RDMA_RETURN_IF_ERROR(
-      state_->Wait(&lock, patience, done, [] {}, "a rank did not share its array"));
+      state_->Wait(&lock, patience, done, [] { return false; }, "a rank did not share its array"));
   const fabric::MappedSpan* const found = end.FindShared(span.key, &length);
   if (found == nullptr) return end.lost();
   if (found->data == nullptr) {

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "collectives/named_engine.h"
+#include "collectives/per_process.h"
 #include "collectives/shared_arena.h"
 
 namespace rdma_transport::collectives {
@@ -16,11 +17,7 @@ struct Published {
   std::map<int, std::shared_ptr<NamedCalls>> calls;
 };
 
-// Never destroyed: threads may use it when the process exits.
-Published& AllPublished() {
-  static auto* all = new Published;
-  return *all;
-}
+PerProcess<Published> all_published;
 
 }  // namespace
 
@@ -52,14 +49,14 @@ void NamedCalls::Start(NamedCall call) { state_->engine.Start(std::move(call)); 
 void NamedCalls::Close(const std::string& reason) { state_->engine.Close(reason); }
 
 void NamedCalls::Publish(int number, std::shared_ptr<NamedCalls> calls) {
-  Published& all = AllPublished();
+  Published& all = all_published.Get();
   std::lock_guard<std::mutex> lock(all.mu);
   all.calls[number].swap(calls);  // the old ones end after the lock
   if (all.calls[number] == nullptr) all.calls.erase(number);
 }
 
 std::shared_ptr<NamedCalls> NamedCalls::Find(int number) {
-  Published& all = AllPublished();
+  Published& all = all_published.Get();
   std::lock_guard<std::mutex> lock(all.mu);
   const auto found = all.calls.find(number);
   return found == all.calls.end() ? nullptr : found->second;

@@ -38,8 +38,9 @@ SharedArena& SharedArena::Get() {
 
 Status SharedArena::Attach(Mesh* mesh) {
   if (mesh->size() == 1) return OkStatus();
-  std::lock_guard<std::mutex> lock(mu_);
-  meshes_.insert(mesh);
+  Attached& attached = attached_.Get();
+  std::lock_guard<std::mutex> lock(attached.mu);
+  attached.meshes.insert(mesh);
   for (Place* place = first_.load(); place != nullptr; place = place->next) {
     if (place->device != mesh->device()) continue;
     for (const auto& [key, length] : place->slabs) {
@@ -47,23 +48,25 @@ Status SharedArena::Attach(Mesh* mesh) {
     }
     return OkStatus();
   }
-  wanted_ = mesh->device();
+  attached.wanted = mesh->device();
   wants_.store(true);
   return OkStatus();
 }
 
 void SharedArena::Detach(Mesh* mesh) {
-  std::lock_guard<std::mutex> lock(mu_);
-  meshes_.erase(mesh);
+  Attached& attached = attached_.Get();
+  std::lock_guard<std::mutex> lock(attached.mu);
+  attached.meshes.erase(mesh);
 }
 
-// The arena is made without mu_, which its own locks come before.
+// The arena is made without the lock, which its own locks come before.
 void SharedArena::AddPlace() {
   auto place = std::make_unique<Place>();
+  Attached& attached = attached_.Get();
   {
-    std::lock_guard<std::mutex> lock(mu_);
-    place->device = wanted_.lock();
-    for (Mesh* const mesh : meshes_) {
+    std::lock_guard<std::mutex> lock(attached.mu);
+    place->device = attached.wanted.lock();
+    for (Mesh* const mesh : attached.meshes) {
       place->writable |= mesh->device() == place->device && AnyRemote(*mesh);
     }
   }
@@ -76,9 +79,9 @@ void SharedArena::AddPlace() {
     place->arena->SetReleased(
         [this, at = place.get()](const fabric::Region& slab) { Withdraw(at, slab); });
   }
-  std::lock_guard<std::mutex> lock(mu_);
+  std::lock_guard<std::mutex> lock(attached.mu);
   // Another thread may have added the place meanwhile, or a mesh of another device come.
-  if (!wants_.load() || wanted_.lock() != place->device) return;
+  if (!wants_.load() || attached.wanted.lock() != place->device) return;
   wants_.store(false);
   if (place->device == nullptr) return;
   place->next = first_.load();
@@ -86,9 +89,10 @@ void SharedArena::AddPlace() {
 }
 
 Status SharedArena::Share(Place* place, const fabric::Region& slab) {
-  std::lock_guard<std::mutex> lock(mu_);
+  Attached& attached = attached_.Get();
+  std::lock_guard<std::mutex> lock(attached.mu);
   place->slabs[slab.key()] = slab.length();
-  for (Mesh* const mesh : meshes_) {
+  for (Mesh* const mesh : attached.meshes) {
     if (mesh->device() != place->device) continue;
     mesh->Share(slab.key(), slab.length(), place->writable).IgnoreError();  // a member was lost
   }
@@ -96,9 +100,10 @@ Status SharedArena::Share(Place* place, const fabric::Region& slab) {
 }
 
 void SharedArena::Withdraw(Place* place, const fabric::Region& slab) {
-  std::lock_guard<std::mutex> lock(mu_);
+  Attached& attached = attached_.Get();
+  std::lock_guard<std::mutex> lock(attached.mu);
   place->slabs.erase(slab.key());
-  for (Mesh* const mesh : meshes_) {
+  for (Mesh* const mesh : attached.meshes) {
     if (mesh->device() == place->device) mesh->Withdraw(slab.key());
   }
 }

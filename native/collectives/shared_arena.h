@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/mesh.h"
+#include "collectives/per_process.h"
 #include "fabric/fabric.h"
 #include "memory/arena.h"
 
@@ -39,7 +40,7 @@ class SharedArena {
     std::shared_ptr<fabric::Device> device;
     std::unique_ptr<memory::Arena> arena;
     bool writable = false;               // by members on other hosts
-    std::map<uint64_t, uint64_t> slabs;  // their lengths by key; guarded by mu_
+    std::map<uint64_t, uint64_t> slabs;  // their lengths by key; guarded by Attached::mu
     Place* next = nullptr;
   };
 
@@ -49,11 +50,15 @@ class SharedArena {
   void Withdraw(Place* place, const fabric::Region& slab);
   void Trim(Place* place);
 
-  std::mutex mu_;
-  std::set<Mesh*> meshes_;                // guarded by mu_
-  std::weak_ptr<fabric::Device> wanted_;  // needs a place if anything is allocated; guarded by mu_
-  std::atomic<bool> wants_{false};        // whether there is such a device
-  std::atomic<Place*> first_{nullptr};    // the newest; allocations come from it
+  struct Attached {
+    std::mutex mu;  // guards the others
+    std::set<Mesh*> meshes;
+    std::weak_ptr<fabric::Device> wanted;  // needs a place if anything is allocated
+  };
+
+  PerProcess<Attached> attached_;
+  std::atomic<bool> wants_{false};      // whether there is such a device
+  std::atomic<Place*> first_{nullptr};  // the newest; allocations come from it
   std::atomic<Nanos> trimmed_{0};
 };
 

@@ -295,7 +295,35 @@ TEST(SharedArenaTest, AForkedChildGetsNoneAndFreesNone) {
   ExpectRead(*mesh, *members->groups[1]->mesh(), memory.get(), kMiB);
 }
 
-// Another thread may hold the lock of what makes a place for the device when the process forks.
+// Another thread may hold a lock when the process forks.
+TEST(SharedArenaTest, AForkedChildWaitsForNoLockOfItsParent) {
+  const auto members = OnThisHost(2);
+  Mesh* const mesh = members->groups[0]->mesh();
+  const Attached attached(mesh);
+  const Memory memory = Filled(kMiB, 'a');
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop.load()) {
+      EXPECT_TRUE(Arena().Attach(mesh).ok());
+      NamedCalls::Publish(7, nullptr);
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(static_cast<unsigned>(kSoon / kSecond));  // kills it
+      Arena().Detach(mesh);
+      _exit(Arena().Allocate(kMiB) == nullptr && NamedCalls::Find(7) == nullptr ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  stop.store(true);
+  busy.join();
+  ExpectRead(*mesh, *members->groups[1]->mesh(), memory.get(), kMiB);
+}
+
 TEST(SharedArenaTest, AForkedChildMakesNoArena) {
   const auto members = OnThisHost(2);
   const Attached attached(members->groups[0]->mesh());
