@@ -47,13 +47,6 @@ std::vector<Peer*> Endpoint::PeersNamed(const std::string& task) const {
   return found;
 }
 
-Peer* Endpoint::OpenerOf(const Link& link) const {
-  for (Peer* peer : PeersNamed(link.remote().task)) {
-    if (peer->Opened(link)) return peer;
-  }
-  return nullptr;
-}
-
 void Endpoint::Unplan(const std::string& owner) {
   for (Peer* peer : Peers()) peer->Unplan(owner);
 }
@@ -87,13 +80,7 @@ void Endpoint::OnLinkUp(const std::shared_ptr<Link>& link) {
   steps_.OnLinkUp(link.get());
   fallback_.OnLinkUp(link.get());  // before the peer sends what waits for this link
   const bool shared = links_.pairing().OnUp(*link);
-  if (Peer* peer = OpenerOf(*link); peer != nullptr) {
-    peer->OnLinkUp(link);
-  } else {
-    for (Peer* named : PeersNamed(link->remote().task)) {
-      if (!shared || !named->Adopt(link)) named->Reconsider();
-    }
-  }
+  for (Peer* peer : PeersNamed(link->remote().task)) peer->OnLinkUp(link, shared);
 }
 
 void Endpoint::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status, bool was_up) {

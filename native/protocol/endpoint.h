@@ -98,8 +98,6 @@ class Endpoint final : public LinkOwner, public LocalTask {
  private:
   std::vector<Peer*> Peers() const;
   std::vector<Peer*> PeersNamed(const std::string& task) const;
-  // Returns the peer that opened the link, or null if the remote task did.
-  Peer* OpenerOf(const Link& link) const;
   PeerStats StatsOfCaller(const Traffic* traffic) const;
 
   Runtime* const runtime_;

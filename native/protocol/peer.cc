@@ -15,22 +15,17 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
                   std::optional<Mode>* mode) {
   std::optional<Mode> unused;
   if (mode == nullptr) mode = &unused;
-  const Settings& settings = context_.runtime->settings();
   Route route;
   bool parked = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    route = RouteLocked();
+    route = RouteLocked(call);
     parked = route.state == State::kResolving ||
              (route.state == State::kUnreachable && IsPatientLocked(Now()));
-    if (parked && !settings.allow_fallback) {
-      if (parked_.empty()) patient_until_ = Now() + settings.connect_timeout;
-      retry_ = call;
-    }
-    if (parked) Park(std::move(tensor), fallback);
+    if (parked) ParkLocked(std::move(tensor), call, fallback);
   }
-  if (route.resolve) Resolve(call);
-  if (parked && !settings.allow_fallback) context_.runtime->ArmTimer();
+  if (route.begun) Request(/*insist=*/false);
+  if (parked && !context_.runtime->settings().allow_fallback) context_.runtime->ArmTimer();
   if (route.link != nullptr) return SendOn(route.link, &tensor, fallback, mode);
   if (parked) return OkStatus();
   return SendElsewhere(tensor, route.why.message(), fallback, mode);
@@ -38,7 +33,7 @@ Status Peer::Send(Outgoing tensor, const BootstrapCall& call, FallbackSend* fall
 
 bool Peer::by_grpc() const {
   std::lock_guard<std::mutex> lock(mu_);
-  return state_ == State::kGrpc && !NeedsResolvingLocked();
+  return state_ == State::kGrpc && !MustTryLocked();
 }
 
 Status Peer::SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback,
@@ -103,8 +98,7 @@ Status Peer::SendElsewhere(const Outgoing& tensor, const std::string& reason,
   return context_.fallback->Send(traffic_, tensor.step, tensor.key, tensor.bytes, reason, fallback);
 }
 
-// Requires mu_.
-void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
+void Peer::ParkLocked(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback) {
   const bool changes = tensor.mutable_source;
   // If it cannot be staged, only the copy that `fallback` keeps is left.
   if (changes && tensor.bytes > 0 &&
@@ -116,13 +110,16 @@ void Peer::Park(Outgoing tensor, FallbackSend* fallback) {
   parked.dims.assign(tensor.dims, tensor.dims + tensor.rank);
   parked.tensor = std::move(tensor);
   parked.fallback = fallback->Keep(/*copy=*/changes);
+  parked.call = call;
+  parked.until = Now() + context_.runtime->settings().connect_timeout;
   parked_.push_back(std::move(parked));
 }
 
-// Requires mu_. A peer that is not up yet, or restarts, is no reason to fail a step that may not
-// use gRPC: over gRPC, it would not fail either.
+// A peer that is not up yet, or restarts, is no reason to fail a step that may not use gRPC: over
+// gRPC, it would not fail either.
 bool Peer::IsPatientLocked(Nanos now) const {
-  return !context_.runtime->settings().allow_fallback && (parked_.empty() || now < patient_until_);
+  return !context_.runtime->settings().allow_fallback &&
+         (parked_.empty() || now < parked_.front().until);
 }
 
 void Peer::Flush(std::vector<Parked> parked) {
@@ -150,12 +147,12 @@ void Peer::Flush(std::vector<Parked> parked) {
 // --- Planning ---
 
 void Peer::Connect(const BootstrapCall& call) {
-  bool resolve = false;
+  bool begun = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    resolve = RouteLocked().resolve;
+    begun = RouteLocked(call).begun;
   }
-  if (resolve) Resolve(call);
+  if (begun) Request(/*insist=*/false);
 }
 
 void Peer::Plan(const std::string& owner, std::vector<PlannedEdge> edges) {
@@ -210,11 +207,11 @@ void Peer::Wait(const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& c
   Status refused;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    route = RouteLocked();
+    route = RouteLocked(call);
     if (route.state == State::kResolving) waiting_.Add(recv, &refused);
     if (route.state == State::kUnreachable) refused = Unreachable(why_);
   }
-  if (route.resolve) Resolve(call);
+  if (route.begun) Request(/*insist=*/false);
   if (route.state == State::kGrpc) {
     return context_.fallback->Receive("peer " + task_, recv, route.why.message());
   }

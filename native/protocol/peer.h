@@ -87,18 +87,12 @@ class Peer {
 
   // The functions below are for the endpoint.
   //
-  // The remote task opened a link, so an earlier decision against the fabric may be out of date.
-  void Reconsider();
-  // Returns whether this peer opened the link.
-  bool Opened(const Link& link) const;
   // Retries to connect while tensors wait for it, and ends a wait for the remote task's link.
   // Returns true if it must be called again. Polling thread only.
   bool Tick();
-  // The link that this peer opened is up.
-  void OnLinkUp(const std::shared_ptr<Link>& link);
-  // The remote task opened the link, and it may be used. Sends on it from now on if this peer waits
-  // for it; returns whether it does.
-  bool Adopt(const std::shared_ptr<Link>& link);
+  // A link to the remote task is up. If this peer opened it, or waits for it and it is `shared`,
+  // sends on it from now on; otherwise, an earlier decision against the fabric is out of date.
+  void OnLinkUp(const std::shared_ptr<Link>& link, bool shared);
   // Returns whether this peer used the link or waited for it.
   bool OnLinkDown(const std::shared_ptr<Link>& link, const Status& status);
   PeerStats Stats() const;
@@ -109,12 +103,26 @@ class Peer {
   // When to retry after a decision against the fabric.
   enum class Again { kNever, kSoon, kLater };
 
-  // A tensor that waits until the transport is decided.
+  // An attempt to reach the peer, from RouteLocked() to Decide(). It waits for the reply to a
+  // request, for the link that the reply admitted, for a link of the peer, or for OnLinkUp() to use
+  // a link.
+  struct Attempt {
+    BootstrapCall call;  // how it reaches the peer
+    Nanos until = 0;
+    const Link* opened = nullptr;  // from its connection to its end; only compared
+    std::string awaited;           // the peer's link that it waits for; empty if none
+    Nanos await_until = 0;
+  };
+
+  // A tensor that waits until the transport is decided. Where gRPC must not be used, and the peer
+  // cannot be reached, all wait until the first one's `until`, and the last one's `call` retries.
   struct Parked {
     Outgoing tensor;
     std::string key;
     std::vector<int64_t> dims;
     std::unique_ptr<FallbackSend> fallback;
+    BootstrapCall call;
+    Nanos until = 0;
   };
 
   // How to send to this peer at this moment.
@@ -122,7 +130,7 @@ class Peer {
     State state = State::kIdle;
     std::shared_ptr<Link> link;  // null unless linked
     Status why;
-    bool resolve = false;  // the caller must call Resolve(), in any state
+    bool begun = false;  // an attempt: the caller must call Request(), in any state
   };
 
   // What a bootstrap request asked for: a channel to `link`, or a link of the peer.
@@ -132,30 +140,27 @@ class Peer {
     bool insist = false;
   };
 
-  Route RouteLocked();
+  Route RouteLocked(const BootstrapCall& call);
   Status SendOn(const std::shared_ptr<Link>& link, Outgoing* tensor, FallbackSend* fallback,
                 std::optional<Mode>* mode);
   Status FinishSend(const std::shared_ptr<Link>& link, const SendOutcome& outcome,
                     UnackedTensor kept, bool changes, FallbackSend* fallback);
   Status SendElsewhere(const Outgoing& tensor, const std::string& reason, FallbackSend* fallback,
                        std::optional<Mode>* mode);
-  void Park(Outgoing tensor, FallbackSend* fallback);
+  void ParkLocked(Outgoing tensor, const BootstrapCall& call, FallbackSend* fallback);
   bool IsPatientLocked(Nanos now) const;
   std::shared_ptr<Link> LinkIfUp() const;
   static void Offer(const std::vector<PlannedEdge>& edges, Link* link);
   Status Unreachable(const Status& why) const;
-  bool NeedsResolvingLocked() const;
+  bool MustTryLocked() const;
+  bool AwaitsLocked(const Link& link) const;
   bool HasPlanLocked(const std::string& key) const;
-  void Resolve(const BootstrapCall& call);
   void Request(bool insist);
-  void SetOpened(const Link* link);
   void OnReply(const Asked& asked, AskingHandshake* handshake, const Status& status,
                const std::string& bytes);
   void OnChannel(const std::shared_ptr<Link>& link, const BootstrapReply& reply,
                  const std::string& key);
   void Await(const std::string& id, bool up);
-  void Insist(const std::string& id);
-  void UseLink(const std::shared_ptr<Link>& link);
   void Decide(State state, const Status& status, Again again,
               const std::shared_ptr<Link>& link = nullptr);
   void Flush(std::vector<Parked> parked);
@@ -167,26 +172,15 @@ class Peer {
 
   mutable std::mutex mu_;
   State state_ = State::kIdle;
-  Status why_;           // the reason for kGrpc and kUnreachable
-  Nanos retry_at_ = 0;   // 0 if never
-  Nanos pause_ = 0;      // delay before the next attempt; doubles
-  bool trying_ = false;  // an attempt is in progress, in any state
-  uint64_t links_ = 0;   // number of links that came up
+  Status why_;          // the reason for kGrpc and kUnreachable
+  Nanos retry_at_ = 0;  // 0 if never
+  Nanos pause_ = 0;     // delay before the next attempt; doubles
+  uint64_t links_ = 0;  // number of links that came up
   double linked_at_ = 0;
   std::string last_error_;
-  const Link* opened_ = nullptr;  // from its connection to its end; only compared
-  std::shared_ptr<Link> link_;    // null unless linked, or about to be
-  // While an attempt is in progress: how it reaches the peer, and until when.
-  BootstrapCall attempt_;
-  Nanos attempt_until_ = 0;
-  // The link of the peer that the attempt waits for, and until when; empty if none.
-  std::string awaited_;
-  Nanos await_until_ = 0;
+  std::unique_ptr<Attempt> attempt_;  // null unless one is in progress; never while linked
+  std::shared_ptr<Link> link_;        // null unless linked, or about to be: then attempt_ is set
   std::vector<Parked> parked_;
-  // Where gRPC must not be used, parked tensors wait until then for a peer that cannot be reached,
-  // and `retry_` is the latest sender's way to reach it; null if none waits.
-  Nanos patient_until_ = 0;
-  BootstrapCall retry_;
   std::map<std::string, std::vector<PlannedEdge>> planned_;  // by owner
   PendingRecvList waiting_;                                  // until the transport is decided
 };

@@ -17,49 +17,47 @@ constexpr Nanos kLongestPause = 30 * kSecond;
 
 }  // namespace
 
-// If nothing is decided, or the decision is due for a retry, the caller must resolve it
-// (`resolve`). gRPC continues to serve while a link is retried.
-Peer::Route Peer::RouteLocked() {
-  const bool resolve = NeedsResolvingLocked();
-  if (resolve) trying_ = true;
-  if (resolve && state_ != State::kGrpc) state_ = State::kResolving;
-  return {state_, state_ == State::kLinked ? link_ : nullptr, why_, resolve};
+// If nothing is decided, or the decision is due for a retry, begins an attempt. gRPC continues to
+// serve while a link is retried.
+Peer::Route Peer::RouteLocked(const BootstrapCall& call) {
+  const bool begun = MustTryLocked();
+  if (begun) {
+    attempt_ = std::make_unique<Attempt>();
+    attempt_->call = call;
+    attempt_->until = Now() + context_.runtime->settings().connect_timeout;
+    if (state_ != State::kGrpc) state_ = State::kResolving;
+  }
+  return {state_, state_ == State::kLinked ? link_ : nullptr, why_, begun};
 }
 
 Status Peer::Unreachable(const Status& why) const {
   return Status(Code::kUnavailable, "peer " + task_ + " cannot be reached: " + why.message());
 }
 
-bool Peer::NeedsResolvingLocked() const {
-  if (trying_) return false;
+bool Peer::MustTryLocked() const {
+  if (attempt_ != nullptr) return false;
   if (state_ == State::kIdle) return true;
   return (state_ == State::kUnreachable || state_ == State::kGrpc) && retry_at_ != 0 &&
          Now() >= retry_at_;
 }
 
-// Starts an attempt. It ends in Decide().
-void Peer::Resolve(const BootstrapCall& call) {
+bool Peer::AwaitsLocked(const Link& link) const {
+  return attempt_ != nullptr && !attempt_->awaited.empty() && attempt_->awaited == link.id();
+}
+
+// The attempt offers to use a link of the peer, or requests one.
+void Peer::Request(bool insist) {
   if (context_.runtime->device() == nullptr) {
     return Decide(State::kGrpc,
                   Status(Code::kFailedPrecondition, context_.runtime->no_fabric_reason()),
                   Again::kNever);
   }
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    attempt_ = call;
-    attempt_until_ = Now() + context_.runtime->settings().connect_timeout;
-  }
-  Request(/*insist=*/false);
-}
-
-// Offers to use a link of the peer, or requests one.
-void Peer::Request(bool insist) {
   BootstrapCall call;
   Nanos until = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    call = attempt_;
-    until = attempt_until_;
+    call = attempt_->call;
+    until = attempt_->until;
   }
   const Nanos left = until - Now();
   if (left < kMillisecond) {
@@ -126,11 +124,18 @@ void Peer::OnReply(const Asked& asked, AskingHandshake* handshake, const Status&
 
 void Peer::OnChannel(const std::shared_ptr<Link>& link, const BootstrapReply& reply,
                      const std::string& key) {
-  SetOpened(link.get());
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    attempt_->opened = link.get();
+  }
   const Status connected = context_.links->Connect(link, {task_, reply.from.incarnation}, key,
                                                    reply.channel, fabric::Role::kActive);
   if (connected.ok()) return;  // OnLinkUp() or OnLinkDown() follows
-  SetOpened(nullptr);
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    if (attempt_ == nullptr || attempt_->opened != link.get()) return;  // OnLinkDown() decided
+    attempt_->opened = nullptr;
+  }
   link->channel()->Close(connected);
   // Another link to this peer broke in the meantime and closed this one too.
   const bool closed = connected.code() == Code::kAborted;
@@ -142,87 +147,57 @@ void Peer::OnChannel(const std::shared_ptr<Link>& link, const BootstrapReply& re
 void Peer::Await(const std::string& id, bool up) {
   {
     std::lock_guard<std::mutex> lock(mu_);
-    awaited_ = id;
-    await_until_ = std::min(Now() + context_.links->pairing().link_timeout(), attempt_until_);
+    const Nanos link_until = Now() + context_.links->pairing().link_timeout();
+    attempt_->awaited = id;
+    attempt_->await_until = std::min(link_until, attempt_->until);
   }
   // From here on, the link's own events find this peer, too.
   std::shared_ptr<Link> link;
-  switch (context_.links->pairing().Find(task_, id, &link)) {
-    case Pairing::Incoming::kUp:
-      Adopt(link);  // if it has ended since, OnLinkDown() follows
-      return;
-    case Pairing::Incoming::kComing:
-      break;
-    case Pairing::Incoming::kUnknown:
-      if (up) return Insist(id);  // it was here before it was up there, so it has ended
-      break;
-    case Pairing::Incoming::kEnded:
-      return Insist(id);
+  const Pairing::Incoming found = context_.links->pairing().Find(task_, id, &link);
+  if (found == Pairing::Incoming::kUp) {
+    return OnLinkUp(link, /*shared=*/true);  // if it has ended since, OnLinkDown() follows
+  }
+  // A link that was up there was here before, so if it is unknown, it has ended.
+  if (found == Pairing::Incoming::kEnded || (found == Pairing::Incoming::kUnknown && up)) {
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      if (attempt_ == nullptr || attempt_->awaited != id) return;  // the link's event came first
+      attempt_->awaited.clear();
+    }
+    return Request(/*insist=*/true);
   }
   context_.runtime->ArmTimer();
 }
 
-// Stops waiting for the link, unless that has happened.
-void Peer::Insist(const std::string& id) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (awaited_.empty() || awaited_ != id) return;
-    awaited_.clear();
-  }
-  Request(/*insist=*/true);
-}
-
-bool Peer::Adopt(const std::shared_ptr<Link>& link) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    if (awaited_.empty() || awaited_ != link->id() || !link->up()) return false;
-    awaited_.clear();
-    link_ = link;
-  }
-  UseLink(link);
-  return true;
-}
-
 bool Peer::Tick() {
-  std::string late;
-  BootstrapCall call;
+  bool insist = false;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    if (!awaited_.empty()) {
-      if (Now() < await_until_) return true;
-      late = awaited_;
+    insist = attempt_ != nullptr && !attempt_->awaited.empty();
+    if (insist) {
+      if (Now() < attempt_->await_until) return true;
+      attempt_->awaited.clear();
     } else {
-      if (parked_.empty() || retry_ == nullptr) return false;
-      if (!RouteLocked().resolve) return true;
-      call = retry_;
+      if (parked_.empty() || context_.runtime->settings().allow_fallback) return false;
+      if (!RouteLocked(parked_.back().call).begun) return true;
     }
   }
-  late.empty() ? Resolve(call) : Insist(late);
+  Request(insist);
   return true;
 }
 
-bool Peer::Opened(const Link& link) const {
-  std::lock_guard<std::mutex> lock(mu_);
-  return opened_ == &link;
-}
-
-void Peer::SetOpened(const Link* link) {
-  std::lock_guard<std::mutex> lock(mu_);
-  opened_ = link;
-}
-
-void Peer::OnLinkUp(const std::shared_ptr<Link>& link) {
-  {
-    std::lock_guard<std::mutex> lock(mu_);
-    link_ = link;
-  }
-  UseLink(link);
-}
-
-void Peer::UseLink(const std::shared_ptr<Link>& link) {
+void Peer::OnLinkUp(const std::shared_ptr<Link>& link, bool shared) {
   std::vector<PlannedEdge> planned;
   {
     std::lock_guard<std::mutex> lock(mu_);
+    const bool opened = attempt_ != nullptr && attempt_->opened == link.get();
+    if (!opened && !(shared && AwaitsLocked(*link) && link->up())) {
+      const bool refused = state_ == State::kGrpc || state_ == State::kUnreachable;
+      if (attempt_ == nullptr && refused) state_ = State::kIdle;
+      return;
+    }
+    attempt_->awaited.clear();
+    link_ = link;
     for (const auto& [owner, edges] : planned_) {
       planned.insert(planned.end(), edges.begin(), edges.end());
     }
@@ -232,15 +207,15 @@ void Peer::UseLink(const std::shared_ptr<Link>& link) {
 }
 
 bool Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
-  bool was_trying = false;
-  bool adopting = false;
+  bool insist = false;
   std::vector<std::shared_ptr<memory::SlotPool>> pools;  // dropped after unlocking
   {
     std::lock_guard<std::mutex> lock(mu_);
-    const bool awaited = !awaited_.empty() && awaited_ == link->id();
-    if (opened_ != link.get() && link_ != link && !awaited) return false;
-    if (opened_ == link.get()) opened_ = nullptr;
-    if (state_ == State::kLinked && link_ == link) {
+    const bool opened = attempt_ != nullptr && attempt_->opened == link.get();
+    insist = link_ == link || AwaitsLocked(*link);
+    if (!opened && !insist) return false;
+    link_ = nullptr;
+    if (attempt_ == nullptr) {
       // Keeps no memory for a peer that may not return; tracing finds the sites again.
       for (auto& [owner, edges] : planned_) {
         for (PlannedEdge& edge : edges) {
@@ -249,21 +224,17 @@ bool Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
         }
       }
       state_ = State::kIdle;
-      link_ = nullptr;
       why_ = status;
       last_error_ = status.message();
-    } else if (link_ == link || awaited) {
-      adopting = true;
-      link_ = nullptr;
-      awaited_.clear();
-    } else {
-      was_trying = trying_;
+      return true;
     }
+    attempt_->opened = nullptr;
+    attempt_->awaited.clear();
   }
-  if (adopting) Request(/*insist=*/true);
-  if (!was_trying) return true;
-  // The peer answered the bootstrap, so it is alive and only the route failed.
-  if (context_.runtime->settings().allow_fallback) {
+  if (insist) {
+    Request(/*insist=*/true);
+  } else if (context_.runtime->settings().allow_fallback) {
+    // The peer answered the bootstrap, so it is alive and only the route failed.
     Decide(State::kGrpc, status, Again::kLater);
   } else {
     Decide(State::kUnreachable, status, Again::kSoon);
@@ -271,17 +242,11 @@ bool Peer::OnLinkDown(const std::shared_ptr<Link>& link, const Status& status) {
   return true;
 }
 
-void Peer::Reconsider() {
-  std::lock_guard<std::mutex> lock(mu_);
-  if (!trying_ && (state_ == State::kGrpc || state_ == State::kUnreachable)) state_ = State::kIdle;
-}
-
 // Ends an attempt. `link` is that of kLinked.
 void Peer::Decide(State state, const Status& status, Again again,
                   const std::shared_ptr<Link>& link) {
   std::vector<Parked> parked;
-  BootstrapCall retry;  // destroyed after unlocking, like the attempt
-  BootstrapCall attempt;
+  std::unique_ptr<Attempt> attempt;  // destroyed after unlocking
   bool news = true;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -290,18 +255,16 @@ void Peer::Decide(State state, const Status& status, Again again,
       ++links_;
       linked_at_ = link->since();
     }
-    attempt = std::exchange(attempt_, nullptr);
+    attempt.swap(attempt_);
     news = state_ != state || why_.message() != status.message();
     state_ = state;
     why_ = status;
     if (!status.ok()) last_error_ = status.message();
-    trying_ = false;
     pause_ = again == Again::kLater ? std::clamp(2 * pause_, kRetryInterval, kLongestPause)
                                     : kRetryInterval;
     retry_at_ = again == Again::kNever ? 0 : Now() + pause_;
     if (state != State::kUnreachable || !IsPatientLocked(Now())) {
       parked = std::exchange(parked_, {});
-      retry = std::exchange(retry_, nullptr);
     }
   }
   if (link != nullptr) {
