@@ -41,19 +41,11 @@ Payloads = Annotated[
     str,
     typer.Option(
         help="Send these messages, separated by commas: small (10 B), medium (10 KiB) or large "
-        "(1 MiB) buffers; a uniform, random or skewed (60 % large, 30 % medium, 10 % small) mix; "
+        "(1 MiB) buffers; a uniform or skewed (60 % large, 30 % medium, 10 % small) mix; "
         "a burst of 300 buffers of 4 KiB; or a size."
     ),
 ]
 Buffers = Annotated[int, typer.Option(min=1, max=100, help="Set the buffers per message.")]
-Seed = Annotated[int, typer.Option(help="Seed the random mix.")]
-Serialized = Annotated[
-    bool,
-    typer.Option(
-        "--serialized",
-        help="Pack each buffer with tf.io.serialize_tensor. Strings always fall back to gRPC.",
-    ),
-]
 MIXES = "small,medium,large,uniform,burst"
 Seconds = Annotated[
     float, typer.Option(min=0, help="Measure each payload and protocol for this many seconds.")
@@ -116,7 +108,7 @@ def of_edges(sizes: Sizes = "4,64,4KiB…16MiB", repeat: Repeat = 15) -> Measure
     return lambda where: edges(where, wanted, repeat)
 
 
-def _calls(kind: str, messages: tuple[str, int, int], *options: Any) -> Measure:
+def _calls(kind: str, messages: tuple[str, int], *options: Any) -> Measure:
     """Run a micro-benchmark; `options` go to `exchange` after the payloads."""
     from .exchange import exchange
     from .payloads import parse_payloads
@@ -131,12 +123,10 @@ def _between_two(kind: str, explained: str) -> None:
     def command(
         payloads: Payloads = MIXES,
         buffers: Buffers = 10,
-        serialized: Serialized = False,
         seconds: Seconds = 10.0,
         warm_up: WarmUp = 2.0,
-        seed: Seed = 1,
     ) -> Measure:
-        return _calls(kind, (payloads, buffers, seed), 1, 1, serialized, seconds, warm_up)
+        return _calls(kind, (payloads, buffers), 1, 1, seconds, warm_up)
 
     command.__doc__ = f"""Measure the point-to-point {kind} of messages.
 
@@ -160,18 +150,15 @@ def ps(
     buffers: Buffers = 10,
     workers: Workers = 1,
     servers: Servers = 1,
-    serialized: Serialized = False,
     seconds: Seconds = 10.0,
     warm_up: WarmUp = 2.0,
-    seed: Seed = 1,
 ) -> Measure:
     """Measure parameter-server throughput in calls per second.
 
     As in TF-gRPC-Bench (Biswas, Lu, Panda, arXiv 1804.01138), every worker sends a message to all
     servers at once, and again after each server has replied with one byte.
     """
-    messages = (payloads, buffers, seed)
-    return _calls("throughput", messages, workers, servers, serialized, seconds, warm_up)
+    return _calls("throughput", (payloads, buffers), workers, servers, seconds, warm_up)
 
 
 @app.command("all-reduce")

@@ -39,9 +39,7 @@ _names = itertools.count()
 class Program:
     """The graph of one kind of calls with one payload, for tasks of jobs "worker" and "ps"."""
 
-    def __init__(
-        self, kind: str, payload: Payload, workers: int, servers: int, serialized: bool
-    ) -> None:
+    def __init__(self, kind: str, payload: Payload, workers: int, servers: int) -> None:
         import tensorflow as tf
 
         from .support.session import v1
@@ -52,7 +50,7 @@ class Program:
         by_size = STEP_BYTES // (payload.bytes * pairs)
         by_number = STEP_TENSORS // (len(payload.sizes) * pairs)
         self.count = max(min(by_size, by_number, MAX_CALLS), MIN_CALLS)  # in a step
-        self.echo, self.serialized = kind == "latency", serialized
+        self.echo = kind == "latency"
         self.variables: list[Any] = []
         self.equal: list[Any] = []
         self.graph = tf.Graph()
@@ -77,21 +75,17 @@ class Program:
                 expected[place] = [self._expected(*each) for each in buffers]
         for _ in range(1 + self.count):
             with tf.control_dependencies([stamps[-1]]), tf.device(worker):
-                message = [self._packed(source) for source in sources]
+                message = [tf.identity(source) for source in sources]
             answers = []
             for server in self.servers:
                 with tf.device(server):
-                    arrived = [self._unpacked(part) for part in message]
+                    arrived = [tf.identity(part) for part in message]
                     with tf.control_dependencies(arrived):
+                        answer = [tf.constant([1], tf.uint8)]
                         if self.echo:
-                            answer = [self._packed(part) for part in arrived]
-                        else:
-                            answer = [tf.constant([1], tf.uint8)]
+                            answer = [tf.identity(part) for part in arrived]
                 with tf.device(worker):
-                    if self.echo:
-                        answers += [self._unpacked(part) for part in answer]
-                    else:
-                        answers += [tf.identity(part) for part in answer]
+                    answers += [tf.identity(part) for part in answer]
                 got = answers[-len(buffers) :] if self.echo else arrived
                 place = worker if self.echo else server
                 with tf.device(place):
@@ -117,16 +111,6 @@ class Program:
         import tensorflow as tf
 
         return _bytes(size, seed) + tf.cast(self.ticks, tf.uint8)
-
-    def _packed(self, value: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.io.serialize_tensor(value) if self.serialized else tf.identity(value)
-
-    def _unpacked(self, value: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.io.parse_tensor(value, tf.uint8) if self.serialized else tf.identity(value)
 
 
 def _bytes(size: int, seed: Sequence[int]) -> Any:
@@ -189,7 +173,6 @@ def measure(
     payloads: Sequence[Payload],
     by_protocol: Mapping[str, Cluster],
     *,
-    serialized: bool = False,
     seconds: float = 10.0,
     warm_up: float = 2.0,
     bar: Bar = QUIET,
@@ -199,7 +182,6 @@ def measure(
     options = {
         "workers": len(some.spec["worker"]),
         "servers": len(some.spec["ps"]),
-        "serialized": serialized,
         "seconds": seconds,
         "warm_up": warm_up,
         "buffers": {payload.name: list(payload.sizes) for payload in payloads},
@@ -207,14 +189,10 @@ def measure(
     result = Result(kind, TITLES[kind], options, HEADLINES[kind])
     for index, payload in enumerate(payloads):
         part = bar.section(index, len(payloads))
-        result.rows += _rows(kind, payload, by_protocol, serialized, seconds, warm_up, part, result)
+        result.rows += _rows(kind, payload, by_protocol, seconds, warm_up, part, result)
     if "rdma" in by_protocol:
         result.routes = by_protocol["rdma"].routes()
-    if serialized and "rdma" in by_protocol:
-        result.notes.append(
-            "Serialized tensors are strings, which have no plain bytes: they fall back to gRPC."
-        )
-    elif any(route["transport"] == SHARED_MEMORY for route in result.routes):
+    if any(route["transport"] == SHARED_MEMORY for route in result.routes):
         result.notes.append(
             "On shared memory the receiver uses the bytes in place: they do not move, and the rate "
             "shows how soon they can be used."
@@ -227,7 +205,6 @@ def _rows(
     kind: str,
     payload: Payload,
     by_protocol: Mapping[str, Cluster],
-    serialized: bool,
     seconds: float,
     warm_up: float,
     bar: Bar,
@@ -235,7 +212,7 @@ def _rows(
 ) -> list[Row]:
     some = next(iter(by_protocol.values())).spec
     bar.at(0, f"{payload.name}: making the graph")
-    program = Program(kind, payload, len(some["worker"]), len(some["ps"]), serialized)
+    program = Program(kind, payload, len(some["worker"]), len(some["ps"]))
     with ExitStack() as stack:
         sides = {
             protocol: Side(Calls(stack, cluster, program), cluster)
@@ -290,7 +267,6 @@ def exchange(
     payloads: Sequence[Payload],
     workers: int = 1,
     servers: int = 1,
-    serialized: bool = False,
     seconds: float = 10.0,
     warm_up: float = 2.0,
 ) -> Iterator[Result]:
@@ -301,7 +277,6 @@ def exchange(
                 kind,
                 payloads,
                 made,
-                serialized=serialized,
                 seconds=seconds,
                 warm_up=warm_up,
                 bar=where.bar.section(index, len(kinds)),

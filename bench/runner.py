@@ -102,7 +102,7 @@ def _judge(result: Result) -> None:
     if result.wrong:
         result.problems.append(f"{result.wrong} values differ from those that were sent")
     grpc, total = result.by_grpc
-    if grpc and not result.options.get("serialized"):
+    if grpc:
         why = "; ".join(f"{reason} ({count})" for reason, count in result.reasons.items())
         result.problems.append(
             f"{grpc} of {total} bytes fell back from rdma to gRPC: {why or 'no reason reported'}"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bench import references
-from bench.chains import COMPUTED, IDENTITY, Chain, between, fitting
-from bench.edges import ONE_DEVICE, PROTOCOLS, computed, measured_steps
+from bench.chains import COMPUTED, IDENTITY, Chain, between
+from bench.edges import PROTOCOLS, computed
 from bench.remote_session import SESSION_TASK
 from bench.report import Row
 from bench.support.cluster import Cluster, free_port
@@ -73,19 +73,6 @@ def test_a_chain_without_edges_between_two_devices_is_an_error(
         Chain(stack, "", ["/cpu:0", "/cpu:1"], SIZE, [HOPS], COMPUTED)
 
 
-def test_a_chain_in_one_process_needs_no_edge() -> None:
-    with ExitStack() as stack:
-        chain = Chain(stack, "", ONE_DEVICE, SIZE, [1, HOPS], COMPUTED)
-        assert [chain.wrong(hops) for hops in (1, HOPS)] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("size", "hops", "steps"), [(4, 48, 10), (2**16, 48, 10), (2**20, 12, 5), (2**20, 48, 2)]
-)
-def test_short_steps_are_measured_more_often(size: int, hops: int, steps: int) -> None:
-    assert measured_steps(size, hops) == steps
-
-
 @pytest.mark.parametrize("size", [4, SIZE])
 @pytest.mark.parametrize(("second", "kind"), [(HERE, SharedFloor), (Here(), TcpFloor)])
 def test_the_floor_computes_what_it_should(size: int, second: Here, kind: type) -> None:
@@ -120,12 +107,6 @@ def test_a_floor_over_tcp_sees_what_is_wrong(added: int) -> None:
         assert is_wrong(tensor, 3) == (added != 1)
         here.shutdown(socket.SHUT_RDWR)
         thread.join(10)
-
-
-def test_large_tensors_have_shorter_chains() -> None:
-    assert fitting((2, 12, 48), 2**24) == (2, 12, 48)
-    assert fitting((2, 12, 48), 2**27) == (2, 12)
-    assert fitting((2, 12, 48), 2**32) == (2,)
 
 
 def test_rows_of_computed_edges_and_of_references(clusters: dict[str, Cluster]) -> None:
