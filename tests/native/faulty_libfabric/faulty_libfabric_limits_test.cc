@@ -250,7 +250,9 @@ TEST_F(FaultyLibfabricTest, OperationsFail) {
   Pair& p = *pair;
   int contexts[3] = {};
   for (int& context : contexts) {
-    if (&context == &contexts[1]) EXPECT_EQ(L().faulty_libfabric_fail_next("write"), 0);
+    if (&context == &contexts[1]) {
+      EXPECT_EQ(L().faulty_libfabric_fail_next("write"), 0);
+    }
     ASSERT_EQ(p.Write(0, 8, 0, 0, FI_DELIVERY_COMPLETE, &context), 0);
   }
   ASSERT_TRUE(Eventually([&] { return p.Progress(), p.a.Done(FI_WRITE) == 2; }));
