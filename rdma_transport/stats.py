@@ -117,6 +117,13 @@ class EdgePlan(TypedDict):
     edges: list[Edge]
 
 
+class StepCalls(TypedDict):
+    """Calls that start a step on another task, by transport."""
+
+    fabric: int
+    grpc: int
+
+
 class Port(TypedDict):
     """A port of an RDMA card."""
 
@@ -202,6 +209,7 @@ class Stats(TypedDict):
     arena: Arena
     plan: EdgePlan
     fallback_reasons: dict[str, int]
+    step_calls: StepCalls
     collectives: dict[str, int]
     direct_reductions: dict[str, int]
     ring_reasons: dict[str, int]

@@ -331,6 +331,12 @@ std::vector<SettingRow> MakeTable() {
                         "off: no tensor gets a place before it is sent; each needs a descriptor",
                         {{"on", [](Settings* s) { s->static_edges = true; }},
                          {"off", [](Settings* s) { s->static_edges = false; }}}));
+  rows.push_back(Choice("STEP_CALLS", "fabric",
+                        "how a session's master starts a step on other tasks, and cleans up after "
+                        "it; fabric: by notifications, once the peer is linked; grpc: by calls of "
+                        "gRPC",
+                        {{"fabric", [](Settings* s) { s->calls_over_fabric = true; }},
+                         {"grpc", [](Settings* s) { s->calls_over_fabric = false; }}}));
   rows.push_back(Choice("COLLECTIVES", "direct",
                         "how TensorFlow's tasks reduce tensors; direct: each task "
                         "reduces a part out of the memory of all; ring: TensorFlow's algorithm, "

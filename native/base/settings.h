@@ -62,6 +62,7 @@ struct Settings {
   uint64_t inline_max = 0;
   bool zero_copy = true;
   bool static_edges = true;
+  bool calls_over_fabric = true;   // false: worker calls of each step go over gRPC
   bool direct_collectives = true;  // false: TensorFlow's own algorithms
   bool checksum = false;
   std::string copy_inputs_of;  // types of operations, separated by commas

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "analyzer/plan.h"
+#include "plugin/call_service.h"
 #include "protocol/endpoint.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 
@@ -17,7 +18,10 @@ class Worker final : public tensorflow::GrpcWorker {
   // Calls that use the manager of collectives hold `collectives`, so that its owner can replace it.
   Worker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config, Endpoint* endpoint,
          std::shared_mutex* collectives)
-      : GrpcWorker(env, config), endpoint_(endpoint), collectives_(collectives) {}
+      : GrpcWorker(env, config), endpoint_(endpoint), collectives_(collectives), calls_(this, env) {
+    endpoint_->SetCallHandler(&calls_);
+  }
+  ~Worker() override { endpoint_->SetCallHandler(nullptr); }
 
   void GrpcRecvTensorAsync(tensorflow::CallOptions* opts,
                            const tensorflow::RecvTensorRequest* request,
@@ -55,6 +59,7 @@ class Worker final : public tensorflow::GrpcWorker {
 
   Endpoint* const endpoint_;
   std::shared_mutex* const collectives_;
+  CallService calls_;
 };
 
 }  // namespace rdma_transport

@@ -63,7 +63,7 @@ class RemoteWorker final : public tf::WorkerInterface {
   }
   void CleanupGraphAsync(const tf::CleanupGraphRequest* request, tf::CleanupGraphResponse* response,
                          tf::StatusCallback done) override {
-    inner_->CleanupGraphAsync(request, response, std::move(done));
+    CallCleanupGraph(inner_, peer_, request, response, std::move(done));
   }
   void CleanupAllAsync(const tf::CleanupAllRequest* request, tf::CleanupAllResponse* response,
                        tf::StatusCallback done) override {

@@ -78,6 +78,14 @@ Values TransferTimes() {
   return values;
 }
 
+Values CallsByTransport() {
+  const Counters& counters = GlobalCounters();
+  Values values;
+  values.by_name = {{"fabric", std::to_string(counters.calls_by_fabric.load())},
+                    {"grpc", std::to_string(counters.calls_by_grpc.load())}};
+  return values;
+}
+
 Values StagedBySite(const std::vector<EdgeReport>& edges) {
   std::map<std::string, uint64_t> staged;
   for (const EdgeReport& edge : edges) {
@@ -195,6 +203,9 @@ const std::vector<Row<ProcessCounts>>& Rows(const ProcessCounts*) {
        [](Process process) { return StagedBySite(process.edges); }, kNotExported},
       {"fallback_reasons.{reason}", kCounter, "Tensors that fell back to gRPC.",
        [](Process) { return Values(counters.fallback_reasons.Get()); }, "fallbacks"},
+      {"step_calls.{transport}", kCounter,
+       "Calls of this task as a master that start a step on another task.",
+       [](Process) { return CallsByTransport(); }},
       {"collectives.{algorithm}", kCounter,
        "Collectives of TensorFlow that began here. RdmaDirectReduce is this transport's own.",
        [](Process) { return Values(counters.collectives.Get()); }},

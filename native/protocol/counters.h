@@ -110,6 +110,8 @@ struct Counters {
   Traffics traffics;
   ModeCounter replies_sent;  // of RPC calls: elements of tf.data service
   ModeCounter replies_received;
+  std::atomic<uint64_t> calls_by_fabric{0};  // RunGraph calls of other tasks
+  std::atomic<uint64_t> calls_by_grpc{0};
   std::atomic<uint64_t> copied_bytes{0};         // payload copied, except by the fabric itself
   std::atomic<uint64_t> staged_tensors{0};       // copied into the arena when sent
   std::atomic<uint64_t> device_copied_bytes{0};  // out of and into memory of accelerators

@@ -98,6 +98,12 @@ void Endpoint::OnAbort(Link* link, StepAbort abort) {
   if (steps_.OnAbort(link, std::move(abort))) ArmTimer();
 }
 
+void Endpoint::OnCall(std::shared_ptr<IncomingCall> call) {
+  CallHandler* const handler = call_handler_.load();
+  if (handler == nullptr) return call->Refuse();
+  handler->OnCall(std::move(call));
+}
+
 void Endpoint::OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTensor> tensors) {
   Traffic* traffic = links_.TrafficWith(link->remote().task);
   for (UnackedTensor& tensor : tensors) fallback_.SendLost(traffic, std::move(tensor));

@@ -4,6 +4,7 @@
 // Endpoint, Peer, Link, fabric. Events of links come up here, and this class hands them on.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,14 @@
 #include "protocol/steps.h"
 
 namespace rdma_transport {
+
+// Serves the calls of a task's worker service that come over links.
+class CallHandler {
+ public:
+  virtual ~CallHandler() = default;
+  // Answers the call, now or later.
+  virtual void OnCall(std::shared_ptr<IncomingCall> call) = 0;
+};
 
 // Thread-safe. Must not outlive its runtime.
 class Endpoint final : public LinkOwner, public LocalTask {
@@ -66,6 +75,10 @@ class Endpoint final : public LinkOwner, public LocalTask {
   // Called when a call of gRPC has fetched the tensor, and not when it begins to wait for it.
   void Fetched(int64_t step, std::string_view key) { fallback_.Fetched(step, key); }
 
+  // Makes `handler` answer the calls of peers, on the polling thread; it must not block. Null: they
+  // are refused, and come by gRPC.
+  void SetCallHandler(CallHandler* handler) { call_handler_.store(handler); }
+
   // Handles a peer's bootstrap request and returns the encoded reply, which may be a refusal.
   std::string HandleBootstrap(std::string_view request) { return acceptor_.Answer(request); }
 
@@ -93,6 +106,7 @@ class Endpoint final : public LinkOwner, public LocalTask {
   }
   void OnRestarted(Link* link, int64_t step) override { steps_.OnRestarted(*link, step); }
   void OnAbort(Link* link, StepAbort abort) override;
+  void OnCall(std::shared_ptr<IncomingCall> call) override;
   void OnLost(const std::shared_ptr<Link>& link, std::vector<UnackedTensor> tensors) override;
 
  private:
@@ -106,6 +120,7 @@ class Endpoint final : public LinkOwner, public LocalTask {
   Fallback fallback_;
   Steps steps_;
   Acceptor acceptor_;
+  std::atomic<CallHandler*> call_handler_{nullptr};
 
   mutable std::mutex mu_;
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Peer>> peers_;

@@ -19,6 +19,7 @@ Status Link::Open() {
   static_sender_ =
       std::make_unique<StaticSender>(context_, channel_.get(), notifier_.get(), &outstanding_);
   static_receiver_ = std::make_unique<StaticReceiver>(context_, channel_, notifier_);
+  calls_ = std::make_shared<Calls>(channel_.get(), notifier_);
   return OkStatus();
 }
 
@@ -82,6 +83,17 @@ void Link::SendAbort(const StepAbort& abort) {
   notifier_->Send(frame.parts(), frame.count(), fabric::Urgency::kWake);
 }
 
+uint64_t Link::Call(CallMethod method, std::string_view request,
+                    const std::shared_ptr<PendingCall>& call) {
+  if (frozen_.load(std::memory_order_relaxed)) return 0;
+  const uint64_t number = calls_->Start(method, request, call);
+  if (number == 0) return 0;
+  Status lost;
+  if (!AddPending(call, &lost)) FailAll({call}, lost);
+  owner_->ArmTimer();
+  return number;
+}
+
 // --- Receiving ---
 
 void Link::OnNotify(const char* data, size_t length) {
@@ -106,6 +118,10 @@ Status Link::Dispatch(const char* data, size_t length) {
       return HandleSlot(data, length);
     case MessageType::kAbort:
       return HandleAbort(data, length);
+    case MessageType::kCall:
+      return HandleCall(data, length);
+    case MessageType::kReply:
+      return HandleReply(data, length);
     default:
       break;
   }
@@ -138,6 +154,9 @@ Status Link::DispatchControl(const ControlMessage& message) {
       return OkStatus();
     case MessageType::kRestarted:
       HandleRestarted(message);
+      return OkStatus();
+    case MessageType::kCancelCall:
+      calls_->OnCancel(message.value);
       return OkStatus();
     case MessageType::kPing:
       // It must not wait for this task's large writes.
@@ -194,6 +213,24 @@ Status Link::HandleAbort(const char* data, size_t length) {
   owner_->OnAbort(this,
                   {message.step, message.generation, message.peer_generation, std::string(error)});
   return OkStatus();
+}
+
+Status Link::HandleCall(const char* data, size_t length) {
+  CallMessage message;
+  std::string_view request;
+  RDMA_RETURN_IF_ERROR(ParseCall(data, length, &message, &request));
+  std::shared_ptr<IncomingCall> call;
+  RDMA_RETURN_IF_ERROR(calls_->OnCall(message, request, &call));
+  owner_->OnCall(std::move(call));
+  owner_->ArmTimer();  // it must end with its caller
+  return OkStatus();
+}
+
+Status Link::HandleReply(const char* data, size_t length) {
+  CallMessage message;
+  std::string_view error;
+  RDMA_RETURN_IF_ERROR(ParseCall(data, length, &message, &error));
+  return calls_->OnReply(message, error);
 }
 
 // Sent after the owner's call, so that it follows an abort that the owner may send again.
@@ -269,7 +306,7 @@ void Link::OnClosed(const Status& status) {
   const std::shared_ptr<Link> self = shared_from_this();
   {
     std::lock_guard<std::mutex> lock(open_mu_);
-    if (static_receiver_ == nullptr) return;  // it was not opened
+    if (calls_ == nullptr) return;  // it was not opened
   }
   const bool was_up = up_.exchange(false);
   // A peer that ends while nothing waits for it, as after a job, is not reported as a failure.
@@ -277,6 +314,7 @@ void Link::OnClosed(const Status& status) {
                                             (AwaitsPeer() ? " is lost: " : " has disconnected: ") +
                                             status.message());
   FailAll(recvs_.TakeAll(lost), lost);
+  calls_->End();
   dynamic_receiver_->Abandon(lost);
   static_sender_->Abandon();
   static_receiver_->Abandon();
@@ -316,7 +354,9 @@ bool Link::Tick(Nanos now, bool excuse) {
   return true;
 }
 
-bool Link::AwaitsPeer() const { return recvs_.size() != 0 || dynamic_receiver_->WaitsForPeer(); }
+bool Link::AwaitsPeer() const {
+  return recvs_.size() != 0 || calls_->Running() || dynamic_receiver_->WaitsForPeer();
+}
 
 // Called at every tick while something waits for the silent peer.
 void Link::Freeze(Nanos silence) {

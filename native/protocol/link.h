@@ -13,6 +13,7 @@
 #include "base/liveness.h"
 #include "fabric/fabric.h"
 #include "protocol/bootstrap.h"
+#include "protocol/calls.h"
 #include "protocol/dynamic_receiver.h"
 #include "protocol/dynamic_sender.h"
 #include "protocol/link_context.h"
@@ -56,6 +57,8 @@ class LinkOwner {
   // The peer aborted the step. Each of its links brings the abort, after the tensors that the peer
   // sent on that link before.
   virtual void OnAbort(class Link* link, StepAbort abort) = 0;
+  // The peer calls this task's worker service. The owner answers the call, now or later.
+  virtual void OnCall(std::shared_ptr<IncomingCall> call) = 0;
   // Tick() must be called regularly again. Called from any thread.
   virtual void ArmTimer() = 0;
   // Follows OnLinkDown() with the tensors that may not have arrived.
@@ -113,6 +116,13 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   // too: when it resumes, it must not wait for tensors that were not sent.
   void SendAbort(const StepAbort& abort);
 
+  // Calls the peer's worker service. Returns the call's number, or 0 if nothing was sent: the link
+  // does not carry the call now. Otherwise `call` gets the reply, or fails with the link.
+  uint64_t Call(CallMethod method, std::string_view request,
+                const std::shared_ptr<PendingCall>& call);
+  // The caller, which has claimed the call, no longer waits for its reply.
+  void CancelCall(uint64_t number) { calls_->Cancel(number); }
+
   StaticSender& static_edges() { return *static_sender_; }
   // Number of outstanding buffers.
   size_t outstanding() const { return outstanding_.size(); }
@@ -158,6 +168,8 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   Status HandleEdge(const char* data, size_t length);
   Status HandleSlot(const char* data, size_t length);
   Status HandleAbort(const char* data, size_t length);
+  Status HandleCall(const char* data, size_t length);
+  Status HandleReply(const char* data, size_t length);
   void HandleRestart(const ControlMessage& message);
   void HandleRestarted(const ControlMessage& message);
   SendOutcome SendBest(Outgoing* tensor);
@@ -185,6 +197,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   std::unique_ptr<DynamicReceiver> dynamic_receiver_;
   std::unique_ptr<StaticSender> static_sender_;
   std::unique_ptr<StaticReceiver> static_receiver_;
+  std::shared_ptr<Calls> calls_;
   PendingRecvList recvs_;
 
   mutable std::mutex restarts_mu_;

@@ -235,6 +235,15 @@ void Peer::Watch(const std::shared_ptr<PendingRecv>& recv) {
   context_.runtime->ArmTimer();
 }
 
+std::function<void()> Peer::Call(CallMethod method, std::string_view request,
+                                 const std::shared_ptr<PendingCall>& call) {
+  if (!context_.runtime->settings().calls_over_fabric) return nullptr;
+  std::shared_ptr<Link> link = LinkIfUp();
+  const uint64_t number = link == nullptr ? 0 : link->Call(method, request, call);
+  if (number == 0) return nullptr;
+  return [link = std::move(link), number] { link->CancelCall(number); };
+}
+
 void Peer::ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_view key,
                           uint64_t bytes, Nanos begin) {
   traffic_->Received(Mode::kGrpc).Add(bytes);

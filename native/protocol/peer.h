@@ -74,6 +74,11 @@ class Peer {
   // Fails `recv` when the peer is lost. Does nothing unless the peer is linked or being connected.
   void Watch(const std::shared_ptr<PendingRecv>& recv);
 
+  // Calls the peer's worker service over the link. Returns what cancels the call, for use after it
+  // was claimed; or null if nothing was sent, because the link does not carry the call now.
+  std::function<void()> Call(CallMethod method, std::string_view request,
+                             const std::shared_ptr<PendingCall>& call);
+
   // Records a tensor that `recv` has requested over gRPC at `begin`, and has got.
   void ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_view key, uint64_t bytes,
                       Nanos begin);

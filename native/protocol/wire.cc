@@ -70,6 +70,17 @@ Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::s
   return OkStatus();
 }
 
+Status ParseCall(const char* data, size_t length, CallMessage* message, std::string_view* body) {
+  if (length < sizeof(*message)) return Malformed("shorter than its header");
+  std::memcpy(message, data, sizeof(*message));
+  const size_t stated = message->length;
+  if (stated > kMaxCallLength || length != sizeof(*message) + stated + PaddingOf(stated)) {
+    return Malformed("a call of another length than announced");
+  }
+  *body = std::string_view(data + sizeof(*message), stated);
+  return OkStatus();
+}
+
 Status ParseStatic(const char* data, size_t length, StaticMessage* message,
                    std::string_view* suffix, uint32_t* checksum) {
   if (length < sizeof(*message)) return Malformed("shorter than its header");
@@ -97,6 +108,13 @@ AbortFrame::AbortFrame(int64_t step, uint32_t generation, uint32_t peer_generati
   parts_[0] = Part(&message_, sizeof(message_));
   parts_[1] = Part(error.data(), error.size());
   parts_[2] = Part(kZeros, PaddingOf(error.size()));
+}
+
+CallFrame::CallFrame(const CallMessage& message, std::string_view body) : message_(message) {
+  message_.length = static_cast<uint32_t>(body.size());
+  parts_[0] = Part(&message_, sizeof(message_));
+  parts_[1] = Part(body.data(), body.size());
+  parts_[2] = Part(kZeros, PaddingOf(body.size()));
 }
 
 TensorFrame::TensorFrame(TensorHeader* header, const int64_t* dims, int rank, std::string_view key,

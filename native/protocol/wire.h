@@ -34,6 +34,9 @@ enum class MessageType : uint8_t {
   kRestarted = 14,     // confirms kForget; what the sender sent before it has arrived
   kRequestSlots = 15,  // the sender requests more receiver-side slots
   kReturnSlot = 16,    // a receiver-side slot was written in vain; a credit answers
+  kCall = 17,          // a call of the receiver's worker service
+  kReply = 18,         // the end of a call
+  kCancelCall = 19,    // the caller no longer waits for the reply
 };
 
 enum TensorFlags : uint8_t {
@@ -107,7 +110,7 @@ constexpr uint64_t CreditOf(uint32_t pool, uint16_t slot) { return uint64_t{pool
 
 // `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit,
 // kReturnSlot: CreditOf(); kRetire: the edge; kForget, kRestarted: the step; kRequestSlots: the
-// pool.
+// pool; kCancelCall: the call.
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[3];
@@ -129,9 +132,30 @@ struct AbortMessage {
 };
 static_assert(sizeof(AbortMessage) == 24);
 
+// The methods of a worker service that are called over links.
+enum class CallMethod : uint8_t { kRunGraph = 1, kCleanupGraph = 2 };
+
+enum class CallResult : uint8_t {
+  kDone = 0,
+  kFailed = 1,   // with the error that the service encoded
+  kRefused = 2,  // the call was not made here
+};
+
+// A call, followed by its request, or a reply, followed by its error. Each side numbers its calls.
+struct CallMessage {
+  MessageType type;
+  CallMethod method;  // of kCall
+  CallResult result;  // of kReply
+  uint8_t reserved;
+  uint32_t length;
+  uint64_t number;
+};
+static_assert(sizeof(CallMessage) == 16);
+
 constexpr int kMaxRank = 254;
 constexpr size_t kMaxKeyLength = 16384;
 constexpr size_t kMaxErrorLength = 16384;
+constexpr size_t kMaxCallLength = 16384;
 
 // A validated and decoded tensor message. `payload` points into the notification.
 struct TensorMessage {
@@ -148,6 +172,8 @@ Status ParseControl(const char* data, size_t length, ControlMessage* message);
 Status ParseSlot(const char* data, size_t length, SlotMessage* message);
 // `error` points into the notification.
 Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::string_view* error);
+// `body` points into the notification: the request or the error.
+Status ParseCall(const char* data, size_t length, CallMessage* message, std::string_view* body);
 // `suffix` points into the notification; `checksum` is set if kChecked.
 Status ParseStatic(const char* data, size_t length, StaticMessage* message,
                    std::string_view* suffix, uint32_t* checksum);
@@ -161,6 +187,18 @@ class AbortFrame {
 
  private:
   AbortMessage message_ = {};
+  iovec parts_[3];
+};
+
+// Lays out a call or a reply. `body` must outlive `parts`, and be no longer than kMaxCallLength.
+class CallFrame {
+ public:
+  CallFrame(const CallMessage& message, std::string_view body);
+  const iovec* parts() const { return parts_; }
+  int count() const { return 3; }
+
+ private:
+  CallMessage message_;
   iovec parts_[3];
 };
 

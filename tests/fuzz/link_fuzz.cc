@@ -59,6 +59,17 @@ class OneWaiter final : public PendingRecv {
   Delivery delivery_;
 };
 
+class OneCaller final : public PendingCall {
+ public:
+  ~OneCaller() override {
+    if (claimed() && ends_ != 1) std::abort();
+  }
+  void OnDelivery(Delivery) override { ++ends_; }
+
+ private:
+  int ends_ = 0;
+};
+
 class Owner final : public LinkOwner {
  public:
   void OnLinkUp(const std::shared_ptr<Link>&) override {}
@@ -70,10 +81,12 @@ class Owner final : public LinkOwner {
   void OnRestart(Link*, int64_t, uint32_t) override {}
   void OnRestarted(Link*, int64_t) override {}
   void OnAbort(Link*, StepAbort abort) override { aborts_.OnPeerAbort(&peer_, 1, abort); }
+  void OnCall(std::shared_ptr<IncomingCall> call) override { calls.push_back(std::move(call)); }
   void ArmTimer() override {}
   void OnLost(const std::shared_ptr<Link>&, std::vector<UnackedTensor>) override {}
 
   std::deque<Arrival> arrivals;
+  std::deque<std::shared_ptr<IncomingCall>> calls;
 
  private:
   const Traffic peer_{"/job:here", "/job:peer"};
@@ -182,13 +195,14 @@ class World {
         Status(input_->Flag() ? Code::kUnavailable : Code::kAborted, "over"));
     taken_.clear();
     owner_.arrivals.clear();
+    owner_.calls.clear();
     recvs_.clear();
     link_->ReleaseOutstanding();
   }
 
  private:
   void Operate() {
-    switch (input_->Below(9)) {
+    switch (input_->Below(10)) {
       case 0:
         return Send();
       case 1:
@@ -206,8 +220,45 @@ class World {
         return DeclareEdge();
       case 6:
         return ProvideSlot();
+      case 7:
+        return Call();
       default:
         return Notify();
+    }
+  }
+
+  // Calls in both directions, and their ends.
+  void Call() {
+    CallMessage message = {};
+    message.type = input_->Flag() ? MessageType::kCall : MessageType::kReply;
+    message.method = static_cast<CallMethod>(input_->Below(3));
+    message.result = static_cast<CallResult>(input_->Below(4));
+    message.number = input_->Below(4);
+    switch (input_->Below(4)) {
+      case 0: {
+        auto call = std::make_shared<OneCaller>();
+        if (link_->Call(message.method, "request", call) == 0 && call->claimed()) std::abort();
+        return;
+      }
+      case 1:
+        link_->CancelCall(message.number);
+        return;
+      case 2:
+        if (owner_.calls.empty()) return;
+        owner_.calls.front()->OnCancel([] {});
+        if (input_->Flag()) owner_.calls.front()->Fail(input_->Bytes(input_->Below(32)));
+        owner_.calls.pop_front();
+        return;
+      default: {
+        const std::string body = input_->Bytes(input_->Below(32));
+        const CallFrame frame(message, body);
+        std::string bytes;
+        for (int i = 0; i < frame.count(); ++i) {
+          bytes.append(static_cast<const char*>(frame.parts()[i].iov_base),
+                       frame.parts()[i].iov_len);
+        }
+        link_->OnNotify(bytes.data(), bytes.size());
+      }
     }
   }
 

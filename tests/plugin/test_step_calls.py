@@ -1,6 +1,7 @@
-"""A session's master starts steps on other tasks, and reports what gRPC would."""
+"""A session's master starts steps on other tasks over the fabric, and reports what gRPC would."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,19 @@ from bench.support.cluster import Cluster
 from tests.support.graphs import A, B, Graph, v1
 
 pytestmark = pytest.mark.timeout(90)
+
+
+def calls(cluster: Cluster) -> dict[str, int]:
+    """Those of the master, by transport."""
+    made: dict[str, int] = cluster["a", 0].stats()["step_calls"]
+    return made
+
+
+def made_by(cluster: Cluster, run: Callable[[], Any]) -> dict[str, int]:
+    """The calls that `run` makes."""
+    before = calls(cluster)
+    run()
+    return {name: count - before[name] for name, count in calls(cluster).items()}
 
 
 def crossing(tail: Callable[[Any], Any] = tf.negative) -> Any:
@@ -37,6 +51,45 @@ def reported(error: tf.errors.OpError) -> str:
     return str(original.message).split("Recent warning and error logs")[0]
 
 
+@pytest.fixture
+def graph(rdma: Cluster) -> Iterator[Graph]:
+    """Linked by its first step."""
+    with Graph(rdma, crossing) as made:
+        made.run()
+        yield made
+
+
+def test_each_step_starts_over_the_fabric(rdma: Cluster, graph: Graph) -> None:
+    assert made_by(rdma, lambda: [graph.run() for _ in range(5)]) == {"fabric": 5, "grpc": 0}
+
+
+@pytest.mark.parametrize("elements", [1, 100_000])
+def test_what_is_fed_and_fetched_does_not_lengthen_the_calls(rdma: Cluster, elements: int) -> None:
+    def build() -> Any:
+        with tf.device(B):
+            return [v1.placeholder(tf.float32, [None], name="value") + 1]
+
+    with Graph(rdma, build) as graph:
+        fed = {value_of(graph): np.arange(elements, dtype=np.float32)}
+        graph.run(feed=fed)
+        results = []
+        made = made_by(rdma, lambda: results.append(graph.run(feed=fed)[0]))
+        assert made == {"fabric": 1, "grpc": 0}
+        assert np.array_equal(results[0], np.arange(elements, dtype=np.float32) + 1)
+
+
+def test_a_step_that_records_starts_over_grpc(rdma: Cluster, graph: Graph) -> None:
+    full = v1.RunOptions.FULL_TRACE
+    assert made_by(rdma, lambda: graph.run(trace_level=full)) == {"fabric": 0, "grpc": 1}
+
+
+def test_the_setting_keeps_them_on_grpc() -> None:
+    environment = {"RDMA_TRANSPORT_STEP_CALLS": "grpc"}
+    with Cluster({"a": 1, "b": 1}, environment=environment) as cluster:
+        with Graph(cluster, crossing) as graph:
+            assert made_by(cluster, lambda: [graph.run() for _ in range(3)])["fabric"] == 0
+
+
 def test_an_error_is_the_one_of_grpc(clusters: Mapping[str, Cluster]) -> None:
     def build() -> Any:
         return crossing(lambda there: tf.debugging.check_numerics(there, "told to fail"))
@@ -57,8 +110,8 @@ def test_the_calls_that_a_failed_step_cancels_are_not_its_error(rdma: Cluster) -
     """The name of this error is before that of a cancelled call, in the order that TensorFlow uses.
 
     So it is reported only if the cancelled call does not count. The error comes while the master
-    still makes that call: of TensorFlow alone, one of some hundred such steps never ends, because
-    it cancels the call too early.
+    still makes that call: over gRPC, one of some hundred such steps never ends, because TensorFlow
+    cancels the call too early.
     """
 
     def build() -> Any:
@@ -102,3 +155,15 @@ def test_a_step_that_waits_on_another_task_ends_with_its_timeout(
             assert graph.run(size) == 1
             graph.run(wait)
             assert graph.run(size) == 0
+
+
+def test_steps_of_several_threads_go_side_by_side(rdma: Cluster, graph: Graph) -> None:
+    def steps(_: int) -> None:
+        for _ in range(50):
+            graph.run()
+
+    def run() -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(steps, range(4)))
+
+    assert made_by(rdma, run) == {"fabric": 200, "grpc": 0}

@@ -36,6 +36,27 @@ TEST(Wire, ATensorSurvivesTheTrip) {
   EXPECT_EQ(std::string(message.payload, message.header.bytes), "payload");
 }
 
+TEST(Wire, ACallSurvivesTheTripAndNoTruncationIsACall) {
+  CallMessage sent = {};
+  sent.type = MessageType::kReply;
+  sent.result = CallResult::kFailed;
+  sent.number = 7;
+  const CallFrame frame(sent, "the error");
+  std::string bytes;
+  for (int i = 0; i < frame.count(); ++i) {
+    bytes.append(static_cast<const char*>(frame.parts()[i].iov_base), frame.parts()[i].iov_len);
+  }
+  CallMessage message;
+  std::string_view body;
+  ASSERT_TRUE(ParseCall(bytes.data(), bytes.size(), &message, &body).ok());
+  EXPECT_EQ(message.result, CallResult::kFailed);
+  EXPECT_EQ(message.number, 7u);
+  EXPECT_EQ(body, "the error");
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_EQ(ParseCall(bytes.data(), length, &message, &body).code(), Code::kDataLoss) << length;
+  }
+}
+
 TEST(Wire, NoTruncationOrFlippedByteIsReadOutOfBounds) {
   const std::string good = Frame(MessageType::kInline, {2, 2}, "some key", std::string(40, 'x'));
   for (size_t length = 0; length < good.size(); ++length) {
