@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.tensorflow.schemes import gradient_scheme
+from rdma_transport.tensorflow.schemes import Scheme, gradient_scheme
 
 
 class Compressor:
@@ -80,9 +80,8 @@ class Compression:
     factors = FactorsCompressor
 
 
-def gradient_compression(given: Any) -> tuple[Any, str]:
-    """Return how an optimizer with such a compression sends gradients: as what, and the scheme."""
-    chosen = gradient_scheme().name if given is Compression.none else "dense"
-    if given is Compression.factors:
-        chosen = "factors"
-    return {"bf16": BF16Compressor, "fp16": FP16Compressor}.get(chosen, given), chosen
+def scheme_of(compression: Any) -> Scheme:
+    """Return how an optimizer with this compression sends gradients, before it compresses them."""
+    if compression is Compression.none:
+        return gradient_scheme()
+    return Scheme("factors" if compression is Compression.factors else "dense")

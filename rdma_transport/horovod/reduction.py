@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from rdma_transport.horovod.compression import Compression, gradient_compression
+from rdma_transport.horovod.compression import Compression, scheme_of
 from rdma_transport.horovod.operations import (
     Average,
     Sum,
@@ -16,7 +16,6 @@ from rdma_transport.horovod.operations import (
     variable_of,
 )
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
-from rdma_transport.tensorflow.schemes import Scheme
 from rdma_transport.tensorflow.sums import is_small
 
 
@@ -84,43 +83,42 @@ class Reduction:
         results = list(gradients)
         if not self.process_set.included() or self.process_set.size() == 1:
             return results
-        compression, scheme = gradient_compression(self.compression)
-        alone: list[int] = []
-        together: list[int] = []
-        shared: dict[int, Any] = {}  # those that may be reduced as products
+        shared: dict[int, Any] = {}  # those that are reduced
         for index, gradient in enumerate(results):
             if gradient is None:
                 continue
             if local is not None and index < len(variables) and variables[index] in local:
                 results[index] = self._local(gradient)
                 continue
-            if self.sparse_as_dense and isinstance(gradient, tf.IndexedSlices):
-                results[index] = tf.convert_to_tensor(gradient)
-            shared[index] = results[index]
+            sparse = isinstance(gradient, tf.IndexedSlices)
+            dense = sparse and self.sparse_as_dense
+            shared[index] = tf.convert_to_tensor(gradient) if dense else gradient
         factor = self.gradient_predivide_factor
-        if factor == 1.0:
-            group = group_of(self.process_set)
-            places = list(shared)
-            found = Scheme(scheme).products(list(shared.values()), self.op.name.lower(), group)
-            for place, gradient in found.items():
-                results[places[place]] = gradient
-                del shared[places[place]]
-        for index, gradient in shared.items():
-            (together if is_small(gradient) else alone).append(index)
+        sent, finish = scheme_of(self.compression).prepare(
+            list(shared.values()),
+            self.op.name.lower(),
+            group_of(self.process_set),
+            factors=factor == 1.0,
+        )
+        given = [place for place, gradient in enumerate(sent) if gradient is not None]
+        together = [place for place in given if is_small(sent[place])]
         options: dict[str, Any] = {
             "op": self.op,
-            "compression": compression,
+            "compression": self.compression,
             "process_set": self.process_set,
         }
         factors: dict[str, Any] = {}
         if factor != 1.0:
             factors = {"prescale_factor": 1.0 / factor, "postscale_factor": factor}
-        small = grouped_allreduce([results[index] for index in together], **options, **factors)
-        for index, gradient in zip(together, small, strict=True):
+        reduced = list(sent)
+        small = grouped_allreduce([sent[place] for place in together], **options, **factors)
+        for place, gradient in zip(together, small, strict=True):
+            reduced[place] = gradient
+        for place in (each for each in given if each not in together):
+            sparse = isinstance(sent[place], tf.IndexedSlices)
+            reduced[place] = allreduce(sent[place], **options, **({} if sparse else factors))
+        for index, gradient in zip(shared, finish(reduced), strict=True):
             results[index] = gradient
-        for index in alone:
-            sparse = isinstance(results[index], tf.IndexedSlices)
-            results[index] = allreduce(results[index], **options, **({} if sparse else factors))
         return results
 
     def _local(self, gradient: Any) -> Any:

@@ -1,6 +1,7 @@
 """How gradients are sent."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,24 +20,37 @@ class Scheme:
 
     name: str
 
-    def products(self, gradients: Sequence[Any], op: str, group: Group) -> dict[int, Any]:
-        """Return, by their places, the gradients that factors reduce."""
-        if self.name not in ("auto", "factors"):
-            return {}
-        return reduce_products(gradients, op, group, always=self.name == "factors")
+    def prepare(
+        self, gradients: Sequence[Any], op: str, group: Group, *, factors: bool = True
+    ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+        """Return what is to be reduced of gradients, and what makes reduced gradients of that.
 
-    def compress(self, tensor: Any) -> Any:
-        """Return what is sent of a gradient: half of it if its type is float32 and this says so."""
+        None stays None, and is also there for what `factors` have reduced already, if they may.
+        """
+        products: dict[int, Any] = {}
+        if factors and self.name in ("auto", "factors"):
+            products = reduce_products(gradients, op, group, always=self.name == "factors")
         half = _HALVES.get(self.name)
-        if half is None or tensor is None or tensor.dtype != tf.float32:
-            return tensor
-        return _cast(tensor, half)
+        halved = {
+            place
+            for place, each in enumerate(gradients)
+            if half is not None and each is not None and each.dtype == tf.float32
+        }
+        sent = [
+            _cast(each, half) if place in halved else None if place in products else each
+            for place, each in enumerate(gradients)
+        ]
 
-    def decompress(self, tensor: Any, like: Any) -> Any:
-        """Return what came of a gradient, in its type."""
-        return tensor if tensor is None or tensor.dtype == like.dtype else _cast(tensor, like.dtype)
+        def finish(reduced: Sequence[Any]) -> list[Any]:
+            return [
+                _cast(each, tf.float32) if place in halved else products.get(place, each)
+                for place, each in enumerate(reduced)
+            ]
+
+        return sent, finish
 
 
+@functools.cache
 def gradient_scheme() -> Scheme:
     """Return that of the setting GRADIENTS."""
     return Scheme(read().value("GRADIENTS").lower())

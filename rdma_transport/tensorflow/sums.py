@@ -33,21 +33,15 @@ def is_small(gradient: Any) -> bool:
 
 
 def sum_gradients(
-    gradients: Sequence[Any], also: Sequence[Any], *, group: Group, origins: Sequence[Origin] = ()
+    gradients: Sequence[Any], also: Sequence[Any], *, group: Group, origins: Sequence[Origin]
 ) -> list[Any]:
     """Return the sums of gradients, sent as the setting GRADIENTS says, and of other tensors.
 
     Slices become those of one process, as their `origins` say.
     """
-    scheme = gradient_scheme()
-    products = scheme.products(gradients, "sum", group)
-    given = [None if i in products else scheme.compress(each) for i, each in enumerate(gradients)]
-    sums = sum_tensors([*given, *also], group=group, origins=origins)
-    found = [
-        products[i] if i in products else scheme.decompress(each, gradients[i])
-        for i, each in enumerate(sums[: len(given)])
-    ]
-    return [*found, *sums[len(given) :]]
+    sent, finish = gradient_scheme().prepare(gradients, "sum", group)
+    sums = sum_tensors([*sent, *also], group=group, origins=origins)
+    return [*finish(sums[: len(sent)]), *sums[len(sent) :]]
 
 
 def sum_tensors(

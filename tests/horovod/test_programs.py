@@ -32,8 +32,10 @@ def test_gradient_schemes() -> None:
     run("gradient_schemes", ranks=3)
 
 
-def test_sessions_that_send_factors() -> None:
-    run("sessions", RDMA_TRANSPORT_GRADIENTS="factors")
+@pytest.mark.parametrize("scheme", ["factors", "bf16"])
+def test_sessions_that_send_gradients_otherwise(scheme: str) -> None:
+    """The gradients are of float64, which is not sent in fewer bits."""
+    run("sessions", RDMA_TRANSPORT_GRADIENTS=scheme)
 
 
 def test_operations() -> None:
