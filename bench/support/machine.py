@@ -3,17 +3,9 @@
 import os
 import platform
 import socket
-from pathlib import Path
 from typing import Any
 
-from rdma_transport import __version__
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown processor"
+from rdma_transport import __version__, processor
 
 
 def facts() -> dict[str, Any]:
@@ -24,7 +16,7 @@ def facts() -> dict[str, Any]:
     given = {k: v for k, v in sorted(os.environ.items()) if k.startswith("RDMA_TRANSPORT_")}
     return {
         "host": socket.gethostname(),
-        "processor": _processor(),
+        "processor": processor.model(),
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "python": platform.python_version(),

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdma_transport import processor
 from rdma_transport.tensorflow.groups import communicator, world
 from rdma_transport.tensorflow.operations import all_gather, all_reduce
 
@@ -80,15 +81,9 @@ def _alike() -> bool:
 
 
 def _processor() -> str:
-    model = "unknown processor"
-    with open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith(("model name", "CPU part")):
-                model = line.partition(":")[2].strip()
-                break
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     threads = threads or len(os.sched_getaffinity(0))
-    return f"{model} with {threads} threads and TensorFlow {tf.__version__}"
+    return f"{processor.model()} with {threads} threads and TensorFlow {tf.__version__}"
 
 
 def _measure() -> tuple[float, float, float]:
