@@ -289,7 +289,7 @@ class Channel {
   virtual Status Flush() { return OkStatus(); }
   // Returns what a Write(), or a Read() if `access` is kRemoteRead, between this local memory and
   // this span of the peer's would report, without starting it. Like these, it may register the
-  // local memory.
+  // local memory. For channels of one device: one that has several says only OK.
   virtual Status Check(const void* /*local*/, const RemoteSpan& /*span*/, Access /*access*/) const {
     return OkStatus();
   }

@@ -129,10 +129,8 @@ Status VerbsChannel::Write(const char* source, const RemoteSpan& destination, ui
 Status VerbsChannel::Check(const void* local, const RemoteSpan& span, Access access) const {
   LocalEnd end;
   RDMA_RETURN_IF_ERROR(device_->memory().FindLocal(local, span.length, &end));
-  const bool read = access == Access::kRemoteRead;
-  const RegionRecord* region = nullptr;
   std::lock_guard<std::mutex> lock(mu_);
-  return transfers_.Aim(span, read ? Work::Kind::kRead : Work::Kind::kWrite, &region);
+  return transfers_.Check(span, access);
 }
 
 Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* local,
@@ -148,7 +146,8 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     return Status(Code::kUnavailable, "the channel is not connected");
   }
   const RegionRecord* region = nullptr;
-  if (refused.ok()) refused = transfers_.Aim(span, kind, &region);
+  const Access access = write ? Access::kRemoteReadWrite : Access::kRemoteRead;
+  if (refused.ok()) refused = transfers_.Check(span, access, &region);
   if (!refused.ok()) {
     if (write) return refused;
     transfers_.End(cookie, refused);

@@ -14,14 +14,8 @@ namespace rdma_transport::fabric::verbs {
 // Thread-compatible; guarded by the channel's lock.
 class Transfers : public host::TransferBase<RegionRecord> {
  public:
-  // As Check(). Finds the region.
-  Status Aim(const RemoteSpan& span, Work::Kind kind, const RegionRecord** region) const {
-    const bool write = kind == Work::Kind::kWrite;
-    return Check(span, write ? Access::kRemoteReadWrite : Access::kRemoteRead, region);
-  }
-
   // Pushes `work` to the queue pair, in work requests of at most `chunk` bytes. `region` is by
-  // Aim() of `span`. If `proof` is not null, a read of one byte to there follows a write, which
+  // Check() of `span`. If `proof` is not null, a read of one byte to there follows a write, which
   // then ends with it: it does not pass the write on its way into the peer's memory.
   static void Push(Work work, const RemoteSpan& span, const RegionRecord& region, uint64_t chunk,
                    QueuePair* pair, const Registration* proof);
