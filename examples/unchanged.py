@@ -63,8 +63,12 @@ def compare(console: Console) -> bool:
     for heading in ("", "one process", f"{RANKS} ranks"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("accuracy", f"{alone.accuracy} %", f"{shared.accuracy} %")
-    table.add_row("steps/s", alone.speed, shared.speed)
+    table.add_row("steps/s *", alone.speed, shared.speed)
     console.print(table)
+    console.print(
+        f"* one process has all {len(os.sched_getaffinity(0))} processors, which the ranks share: "
+        "ranks gain with more processors, more hosts or a larger model"
+    )
     most = max(
         float(np.max(np.abs(one - other)))
         for one, other in zip(alone.weights, shared.weights, strict=True)
