@@ -29,13 +29,13 @@ void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
 }
 
 // An operation that is let pass lies in what the peer announced.
-void Aim(Input* input, const Transfers& transfers) {
-  const Work::Kind kind = input->Flag() ? Work::Kind::kWrite : Work::Kind::kRead;
+void Check(Input* input, const Transfers& transfers) {
+  const Access access = input->Flag() ? Access::kRemoteReadWrite : Access::kRemoteRead;
   const RemoteSpan span = {input->Number(), input->Number(), input->Number()};
   const RegionRecord* region = nullptr;
-  if (!transfers.Aim(span, kind, &region).ok()) return;
+  if (!transfers.Check(span, access, &region).ok()) return;
   Require(span.offset <= region->length && span.length <= region->length - span.offset);
-  Require(kind == Work::Kind::kRead || region->writable != 0);
+  Require(access == Access::kRemoteRead || region->writable != 0);
 }
 
 void WriteIntoRing(Input* input, char* ring, uint64_t size) {
@@ -63,7 +63,7 @@ void ReadHostileRing(Input* input) {
         WriteIntoRing(input, ring.get(), size);
         continue;
       case 1:
-        Aim(input, transfers);
+        Check(input, transfers);
         continue;
       default:
         break;
