@@ -65,6 +65,16 @@ REGISTER_OP("RdmaTransportAllReduce")
     .RDMA_TRANSPORT_REDUCTION.RDMA_TRANSPORT_CALL.SetShapeFn(SameShapes)
     .Doc("Combines tensors of all ranks element by element, in the order of ranks.");
 
+REGISTER_OP("RdmaTransportDeliver")
+    .Input("tensors: N * T")
+    .Output("same: N * T")
+    .Attr("N: int >= 1")
+    .Attr("T: type")
+    .SetShapeFn(SameShapes)
+    .Doc(
+        "Passes tensors on. TensorFlow starts each operation that waits for an asynchronous one as "
+        "a task of its own, and small ones that wait for a synchronous one in line.");
+
 REGISTER_OP("RdmaTransportReduceScatter")
     .Input("tensors: N * T")
     .Output("parts: N * T")

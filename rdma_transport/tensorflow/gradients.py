@@ -22,6 +22,7 @@ def register() -> None:
         "AllGather": _of_all_gather,
         "Broadcast": _of_broadcast,
         "AllToAll": _of_all_to_all,
+        "Deliver": _of_deliver,
     }
     for name, function in functions.items():
         tf.RegisterGradient(f"RdmaTransport{name}")(function)
@@ -87,3 +88,7 @@ def _of_broadcast(operation: Any, gradient: Any) -> Any:
 def _of_all_to_all(operation: Any, gradient: Any, _: Any) -> tuple[Any, None]:
     group = group_of(operation.get_attr("group"))
     return all_to_all(gradient, operation.outputs[1], group=group)[0], None
+
+
+def _of_deliver(_: Any, *gradients: Any) -> list[Any]:
+    return list(gradients)

@@ -46,7 +46,7 @@ def grouped_all_reduce(
 ) -> list[Any]:
     """Do ``all_reduce()`` of several tensors of one type in one call."""
     attributes = _reduction(op, prescale, postscale)
-    return list(_call("all_reduce", name, group, tensors=list(tensors), **attributes))
+    return _delivered(_call("all_reduce", name, group, tensors=list(tensors), **attributes))
 
 
 def reduce_scatter(
@@ -163,6 +163,13 @@ def _call(kind: str, name: str | None, group: Group | None, **arguments: Any) ->
     made = make(**arguments, group=chosen.number, name=node)
     _run_independently(graph, kind, made)
     return made
+
+
+def _delivered(tensors: Sequence[Any]) -> list[Any]:
+    """Let what waits for several tensors of one call be started together: see the operation."""
+    if len(tensors) < 2 or tf.executing_eagerly():
+        return list(tensors)
+    return list(operations().rdma_transport_deliver(list(tensors)))
 
 
 def _run_independently(graph: Any, kind: str, made: Any) -> None:
