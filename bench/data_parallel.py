@@ -4,7 +4,8 @@ A system is a library that reduces gradients. Each trains in processes of its ow
 rank, which `bench.support.data_parallel_rank` runs. All systems of a layout stay started, and take
 turns; those whose threads poll while they wait for a turn are stopped meanwhile. A turn has steps
 that reduce, and as many of the same ranks that do not: the difference of the medians is the
-communication that is not hidden behind the computation.
+communication that is not hidden behind the computation. As many others only reduce gradients that
+are there from the start, which is what could be hidden.
 
 Each rank keeps to its share of the processors, and its threads are as many. The share is the same
 for one rank as for many, unless there are fewer processors than ranks: those keep to none.
@@ -209,17 +210,27 @@ class Samples:
     reduced: list[float] = field(default_factory=list)
     alone: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
+    exchange: list[float] = field(default_factory=list)
 
     def add(self, answer: Mapping[str, Any]) -> None:
         """Add a turn's."""
         self.reduced += answer["reduced"]
         self.alone += answer["alone"]
+        self.exchange += answer.get("exchange", [])
         self.sent.append(answer["sent"])
 
     @property
     def unhidden(self) -> float:
         """Milliseconds of communication that is not hidden."""
         return statistics.median(self.reduced) - statistics.median(self.alone)
+
+    @property
+    def hidden(self) -> float | None:
+        """The share of communication that is hidden; None if that cannot be told."""
+        if not self.exchange:
+            return None
+        whole = statistics.median(self.exchange)
+        return min(max(whole - self.unhidden, 0.0) / whole, 1.0)
 
 
 Found = dict[tuple[str, str], Samples]  # by case and system

@@ -15,6 +15,10 @@ NOTE = (
     "unhidden: what a step takes longer than that of the same ranks without reductions. 1/s: "
     "samples of all ranks per second; apart: without reductions, which is all that they can reach."
 )
+HIDDEN_NOTE = (
+    "hidden: how much of the time in which the ranks reduce as many gradients, dense and all there "
+    "from the start, a step is not longer."
+)
 SENT_NOTE = "bytes sent: by a rank in a step, to the other host."
 RATIO = f"The ratio is what a library does not hide, over what {OURS} does not."
 ALONE_NOTE = "alone: one process, which reduces nothing."
@@ -61,6 +65,7 @@ def data_parallel(
     if any(layout.oversubscribed for layout in layouts):
         result.notes.append("oversubscribed: more ranks than processors, which wait for turns.")
     result.notes.append(NOTE)
+    result.notes += [HIDDEN_NOTE] if any("hidden" in row.more for row in result.rows) else []
     if any(not layout.oversubscribed for layout in layouts):
         result.notes.append(f"Each rank has {counted(share, 'processor')} of its own.")
     result.notes += [SENT_NOTE] if any(layout.hosts > 1 for layout in layouts) else []
@@ -111,4 +116,5 @@ def _more(layout: Layout, samples: Samples, examples: int) -> dict[str, float | 
     """
     sent = {"bytes sent": round(statistics.median(samples.sent))} if layout.hosts > 1 else {}
     apart = {"1/s apart": 1e3 * examples / statistics.median(samples.alone)}
-    return {"unhidden": 1e3 * samples.unhidden, **apart, **sent}
+    hidden = {} if samples.hidden is None else {"hidden": f"{samples.hidden:.0%}"}
+    return {"unhidden": 1e3 * samples.unhidden, **hidden, **apart, **sent}

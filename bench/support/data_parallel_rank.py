@@ -4,8 +4,9 @@ usage: python -m bench.support.data_parallel_rank SYSTEM
 
 Prints {"pids": of all ranks it speaks for} when it has started, or {"skip": why}. Reads a line of
 JSON per request. {"case": name, "batch": of a rank} makes what it trains. {"steps": n} takes n
-steps, and as many that reduce nothing, and is answered with the milliseconds of each, "reduced" and
-"alone", and "sent": the bytes that a rank sent per step. Standard output is for answers alone.
+steps, as many that reduce nothing and as many that do nothing else, and is answered with the
+milliseconds of each, "reduced", "alone" and "exchange", and "sent": the bytes that a rank sent per
+step of the first kind. Standard output is for answers alone.
 
 Under mpirun rank 0 alone reads, and tells the others.
 """
@@ -23,13 +24,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .data_parallel_steps import RATE, Alone, Steps, timed
+from .data_parallel_steps import RATE, Alone, Kinds, Steps, timed
 
 BLOCK = 10  # steps of one kind, before as many of the other
 
 
 class Horovod(Alone):
     """The interface of Horovod: its own library, or rdma_transport's, whichever is imported."""
+
+    exchanges = True
 
     def __init__(self, system: str) -> None:
         if system == "horovod-gloo":
@@ -95,6 +98,8 @@ def _listens(place: tuple[str, int]) -> bool:
 class Strategy(Alone):
     """MultiWorkerMirroredStrategy; TF_CONFIG says where, and over what."""
 
+    exchanges = True
+
     def __init__(self) -> None:
         import tensorflow as tf
 
@@ -144,8 +149,8 @@ class Unchanged(Alone):
         set_distribution(DataParallel() if reduces else None)
 
 
-def trained(system: Alone, case: str, one: int) -> tuple[Steps, Steps]:
-    """Return the steps of a model with reductions, and without any."""
+def trained(system: Alone, case: str, one: int) -> Kinds:
+    """Return the steps of a model."""
     import tensorflow as tf
 
     from ..data_parallel_cases import CASES
@@ -184,11 +189,24 @@ def trained(system: Alone, case: str, one: int) -> tuple[Steps, Steps]:
         gradients: Callable[..., Any] = lambda tape, loss, of: tape.gradient(loss, of)  # noqa: E731
         return system.replicated(lambda: step(gradients, one, losses))
 
-    return timed(reduced), timed(alone)
+    class Given(tf.GradientTape):
+        def gradient(self, *_: Any, **__: Any) -> list[Any]:
+            return [tf.identity(weight) for weight in weights]
+
+    def exchanged() -> Any:
+        with tf.control_dependencies(system.reduced(Given(), None, weights)):
+            return tf.zeros([])
+
+    @tf.function
+    def exchange() -> Any:
+        return system.replicated(exchanged)
+
+    kinds = {"reduced": timed(reduced), "alone": timed(alone)}
+    return kinds | ({"exchange": timed(exchange)} if system.exchanges else {})
 
 
-def fitted(system: Alone, one: int) -> tuple[Steps, Steps]:
-    """Return the steps of `fit` with reductions, and without any."""
+def fitted(system: Alone, one: int) -> Kinds:
+    """Return the steps of `fit`."""
     import tensorflow as tf
 
     from ..data_parallel_cases import FIT_CLASSES, FIT_INPUTS, FIT_LAYERS, FIT_WIDTH
@@ -230,7 +248,7 @@ def fitted(system: Alone, one: int) -> tuple[Steps, Steps]:
     keras.utils.set_random_seed(7)
     with system.scope():
         reduced = steps_of(system.optimizer(keras), system.batch(one), True)
-    return reduced, steps_of(keras.optimizers.SGD(RATE), one, False)
+    return {"reduced": reduced, "alone": steps_of(keras.optimizers.SGD(RATE), one, False)}
 
 
 def sent() -> int:
@@ -239,7 +257,7 @@ def sent() -> int:
         return sum(int(line.split(":")[1].split()[8]) for line in file.readlines()[2:])
 
 
-def made(name: str) -> tuple[Any, Callable[[str, int], tuple[Steps, Steps]]]:
+def made(name: str) -> tuple[Any, Callable[[str, int], Kinds]]:
     """Start a system; return it, and what makes the steps of a case."""
     from ..data_parallel_cases import FIT
 
@@ -261,20 +279,21 @@ def made(name: str) -> tuple[Any, Callable[[str, int], tuple[Steps, Steps]]]:
     )
 
 
-def answer(request: dict[str, Any], steps: tuple[Steps, Steps]) -> dict[str, Any]:
-    """Take steps, both kinds in turns."""
-    reduced, alone = steps
-    found: dict[str, Any] = {"reduced": [], "alone": [], "sent": 0.0}
-    senders = request["steps"] * int(os.environ["LOCAL_WORLD_SIZE"])
+def answer(request: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
+    """Take steps, all kinds in turns."""
+    found: dict[str, Any] = {kind: [] for kind in kinds}
+    bytes_sent = 0
     left = request["steps"]
     while left > 0:
         count = min(left, BLOCK)
         before = sent()
-        found["reduced"] += reduced(count)
-        found["sent"] += (sent() - before) / senders
-        found["alone"] += alone(count)
+        found["reduced"] += kinds["reduced"](count)
+        bytes_sent += sent() - before
+        for kind in sorted(kinds.keys() - {"reduced"}):  # as the other ranks
+            found[kind] += kinds[kind](count)
         left -= count
-    return found
+    senders = request["steps"] * int(os.environ["LOCAL_WORLD_SIZE"])
+    return found | {"sent": bytes_sent / senders}
 
 
 def main(name: str) -> None:
@@ -295,7 +314,7 @@ def main(name: str) -> None:
             print(json.dumps(what), file=answers, flush=True)
 
     say(first)
-    steps: tuple[Steps, Steps] | None = None
+    steps: Kinds | None = None
     while system is not None and (line := system.line()):
         request = json.loads(line)
         try:

@@ -8,11 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 Steps = Callable[[int], list[float]]  # takes so many steps; returns the milliseconds of each
+Kinds = dict[str, Steps]  # "reduced", "alone" and, where it can be measured, "exchange"
 RATE = 0.01
 
 
 class Alone:
     """One process that reduces nothing; the others are like it."""
+
+    exchanges = False  # whether `reduced` alone reduces all gradients
 
     def __init__(self) -> None:
         self.pids = [os.getpid()]

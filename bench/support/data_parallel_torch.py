@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as Parallel
 
 from ..data_parallel_cases import CASES, FLOATS, VARIABLES
 from ..models import recurrent, vgg16
-from .data_parallel_steps import RATE, Alone, Steps, timed
+from .data_parallel_steps import RATE, Alone, Kinds, timed
 
 
 class Variables(nn.Module):
@@ -82,7 +82,7 @@ class DistributedDataParallel(Alone):
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.distributed.init_process_group("gloo")
 
-    def trained(self, case: str, batch: int) -> tuple[Steps, Steps]:
+    def trained(self, case: str, batch: int) -> Kinds:
         """Return the steps of a model with reductions, and without any."""
         if case not in MODULES:
             raise NotImplementedError(f"there is no {case} in PyTorch here")
@@ -107,4 +107,4 @@ class DistributedDataParallel(Alone):
             with model.no_sync():
                 step()
 
-        return timed(step), timed(alone)
+        return {"reduced": timed(step), "alone": timed(alone)}

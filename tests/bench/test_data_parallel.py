@@ -41,11 +41,12 @@ def test_sizes_of_cases(name: str) -> None:
 
 def test_rows() -> None:
     found = {
-        ("fcn5", OURS): Samples([30.0, 20.0, 21.0], [11.0, 10.0, 16.0], [0.0]),
+        ("fcn5", OURS): Samples([30.0, 20.0, 21.0], [11.0, 10.0, 16.0], [0.0], [39.0, 40.0]),
         ("fcn5", "ddp"): Samples([51.0], [11.0], [1000.0]),
     }
     ours, ddp = data_parallel_result.rows_of(Layout("2", 2), ["fcn5"], [OURS, "ddp"], found)
     assert ours.more["unhidden"] == pytest.approx(10e3)
+    assert ours.more["hidden"] == "75%"  # 10 of 39.5 ms are not
     assert ours.ratio is None
     # Some use shared memory on one host, so what went through interfaces says nothing there.
     assert ddp.more == {"unhidden": 40e3, "1/s apart": pytest.approx(2 * 32 / 0.011)}
