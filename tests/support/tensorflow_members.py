@@ -255,6 +255,7 @@ def gradients(mode: str) -> None:
         (5, rt.all_reduce, whole),
         (5, lambda x: rt.all_reduce(x, "average"), whole / size),
         (5, lambda x: rt.all_reduce(x, **scales), 2 * whole),
+        (5, lambda x: tf.concat(rt.grouped_all_reduce([x[:2], x[2:]]), 0), whole),
         (rows[rank], rt.all_gather, gathered[mine]),
         (rows[rank], lambda x: rt.grouped_all_gather([x, x])[1], gathered[mine]),
         (5, lambda x: rt.broadcast(x, 1), whole if rank == 1 else 0 * whole),
