@@ -69,7 +69,7 @@ void CollectiveFetch::Run(const std::shared_ptr<CollectiveFetch>& fetch, Peer* p
   const BootstrapCall call = fetch->step_->CallFor(peer);
   if (!fetch->Begin()) return;
   endpoint->Receive(peer, step, fetch->args_.key, fetch, call);
-  if (fetch->claimed()) endpoint->Forget(step, fetch->args_.key, fetch.get());
+  if (fetch->claimed()) endpoint->RemoveRecv(step, fetch->args_.key, fetch.get());
 }
 
 void CollectiveFetch::Cancel(const absl::Status& status) {
@@ -88,7 +88,7 @@ char* CollectiveFetch::Destination(uint64_t bytes) {
 void CollectiveFetch::OnDelivery(Delivery delivery) {
   wait_.EndWait(Profiled());
   // It may still be in the mailbox.
-  if (!delivery.status.ok()) step_->endpoint()->Forget(step_->number(), args_.key, this);
+  if (!delivery.status.ok()) step_->endpoint()->RemoveRecv(step_->number(), args_.key, this);
   delivery_ = std::move(delivery);
   bool calling;
   {
@@ -116,7 +116,7 @@ void CollectiveFetch::OnUseGrpc(const std::string&) {
     const bool first = self->Claim();
     if (first) {
       CollectiveStep* step = self->step_;
-      step->endpoint()->Forget(step->number(), self->args_.key, self.get());
+      step->endpoint()->RemoveRecv(step->number(), self->args_.key, self.get());
       self->wait_.EndWait(self->Profiled());
       if (status.ok()) {
         const ProfiledReceive event(self->Profiled(), self->bytes_, Mode::kGrpc);
@@ -200,7 +200,7 @@ class CollectivePost::FallbackOnce final : public FallbackSend {
 };
 
 void CollectivePost::StopWatching() {
-  step_->endpoint()->Forget(step_->number(), WatchKey(), this);
+  step_->endpoint()->RemoveRecv(step_->number(), WatchKey(), this);
 }
 
 void CollectivePost::Conclude(const absl::Status& status) {
@@ -230,7 +230,7 @@ void CollectivePost::Run(const std::shared_ptr<CollectivePost>& post, Peer* peer
   }
   if (released) return post->End(absl::OkStatus());
   endpoint->Watch(peer, step, post->WatchKey(), post);
-  if (post->claimed()) endpoint->Forget(step, post->WatchKey(), post.get());
+  if (post->claimed()) endpoint->RemoveRecv(step, post->WatchKey(), post.get());
 }
 
 Status CollectivePost::Send(Peer* peer, int64_t step, const BootstrapCall& call) {

@@ -82,7 +82,7 @@ void RecvCall::Run(std::shared_ptr<RecvCall> call) {
   if (!call->status().ok()) return;
   endpoint->Receive(peer, step, call->key_.FullKey(), call, std::move(bootstrap));
   // An abort in between could not remove it before it was registered.
-  if (call->claimed()) endpoint->Forget(step, call->key_.FullKey(), call.get());
+  if (call->claimed()) endpoint->RemoveRecv(step, call->key_.FullKey(), call.get());
 }
 
 void RecvCall::StartAbort(const absl::Status& status) {
@@ -95,8 +95,8 @@ void RecvCall::StartAbort(const absl::Status& status) {
   if (!Claim()) return;
   // Runs elsewhere, because the caller holds locks that the callback needs.
   tf::Env::Default()->SchedClosure([self] {
-    self->rendezvous_->endpoint()->Forget(self->rendezvous_->step_id(), self->key_.FullKey(),
-                                          self.get());
+    self->rendezvous_->endpoint()->RemoveRecv(self->rendezvous_->step_id(), self->key_.FullKey(),
+                                              self.get());
     self->wait_.EndWait(self->Profiled());
     self->Finish(self->status(), tf::Tensor(), false);
   });
@@ -161,7 +161,7 @@ void RecvCall::OnDelivery(Delivery delivery) {
                      tensor.TotalBytes());
     }
   } else {
-    rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
+    rendezvous_->endpoint()->RemoveRecv(rendezvous_->step_id(), key_.FullKey(), this);
   }
   Place(status, tensor, dead);
 }
@@ -249,7 +249,7 @@ void RecvCall::EndFetch(const absl::Status& status, Nanos begin) {
   }
   if (finish != nullptr) return finish();
   if (!Claim()) return;  // what claimed it calls Finish()
-  rendezvous_->endpoint()->Forget(rendezvous_->step_id(), key_.FullKey(), this);
+  rendezvous_->endpoint()->RemoveRecv(rendezvous_->step_id(), key_.FullKey(), this);
   const tf::Tensor& tensor = fetch_->response.tensor();
   if (status.ok()) {
     const ProfiledReceive event(Profiled(), tensor.TotalBytes(), Mode::kGrpc);

@@ -54,12 +54,12 @@ class Endpoint final : public LinkOwner, public LocalTask {
   void Receive(Peer* peer, int64_t step, std::string_view key,
                const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call);
   // Fails `recv` when `peer` is lost or aborts the step. No tensor completes it; `key` only
-  // identifies it. To stop watching, claim `recv` and call Forget().
+  // identifies it. To stop watching, claim `recv` and call RemoveRecv().
   void Watch(Peer* peer, int64_t step, std::string_view key,
              const std::shared_ptr<PendingRecv>& recv);
   // Removes a pending receive that its owner has claimed.
-  void Forget(int64_t step, std::string_view key, const PendingRecv* recv) {
-    steps_.Forget(step, key, recv);
+  void RemoveRecv(int64_t step, std::string_view key, const PendingRecv* recv) {
+    steps_.Remove(step, key, recv);
   }
   // Ends the step on this task and discards its remaining tensors.
   void EndStep(int64_t step);

@@ -68,7 +68,7 @@ void Link::SendRestart(int64_t step, uint32_t generation) {
     std::lock_guard<std::mutex> lock(restarts_mu_);
     restarts_[step] = generation;
   }
-  NotifyControl(channel_.get(), MessageType::kForget, static_cast<uint64_t>(step),
+  NotifyControl(channel_.get(), MessageType::kRestart, static_cast<uint64_t>(step),
                 fabric::Urgency::kWake, generation)
       .IgnoreError();
 }
@@ -149,7 +149,7 @@ Status Link::DispatchControl(const ControlMessage& message) {
                                               shared_from_this());
     case MessageType::kReturnSlot:
       return static_receiver_->OnReturnSlot(message.value);
-    case MessageType::kForget:
+    case MessageType::kRestart:
       HandleRestart(message);
       return OkStatus();
     case MessageType::kRestarted:

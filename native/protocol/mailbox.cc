@@ -175,8 +175,8 @@ void Mailbox::ReopenStep(int64_t step) {
   order.erase(std::find(order.begin(), order.end(), step));
 }
 
-void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted) {
-  std::list<Arrival> forgotten;  // dropped after unlocking
+void Mailbox::Discard(int64_t step, const std::function<bool(const Arrival&)>& unwanted) {
+  std::list<Arrival> discarded;  // dropped after unlocking
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
   const auto boxes = shard.steps.find(step);
@@ -185,7 +185,7 @@ void Mailbox::Forget(int64_t step, const std::function<bool(const Arrival&)>& un
     auto& arrivals = entry->second.arrivals;
     for (auto arrival = arrivals.begin(); arrival != arrivals.end();) {
       const auto each = arrival++;
-      if (unwanted(*each)) forgotten.splice(forgotten.end(), arrivals, each);
+      if (unwanted(*each)) discarded.splice(discarded.end(), arrivals, each);
     }
     const bool empty = arrivals.empty() && entry->second.recvs.empty();
     entry = empty ? boxes->second.erase(entry) : std::next(entry);

@@ -65,7 +65,7 @@ class Mailbox {
   // Removes and returns all pending receives of this step.
   std::list<std::shared_ptr<PendingRecv>> TakeAllPending(int64_t step);
   // Discards the arrivals of a step for which `unwanted` returns true.
-  void Forget(int64_t step, const std::function<bool(const Arrival&)>& unwanted);
+  void Discard(int64_t step, const std::function<bool(const Arrival&)>& unwanted);
   // Number of unclaimed tensors.
   size_t kept() const;
 

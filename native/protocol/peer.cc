@@ -188,7 +188,7 @@ void Peer::Unplan(const std::string& owner) {
     link = link_;
   }
   if (link == nullptr) return;
-  for (const PlannedEdge& edge : gone) link->static_edges().Forget(edge.spec.key);
+  for (const PlannedEdge& edge : gone) link->static_edges().Withdraw(edge.spec.key);
 }
 
 bool Peer::HasPlanLocked(const std::string& key) const {

@@ -59,7 +59,7 @@ std::shared_ptr<StaticSender::Edge> StaticSender::EdgeOf(std::string_view key) {
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = edges_.find(id);
   if (found != edges_.end()) return found->second;
-  if (edges_.size() > numbered_.size() + kMaxCandidates) ForgetCandidatesLocked();
+  if (edges_.size() > numbered_.size() + kMaxCandidates) DropCandidatesLocked();
   auto edge = std::make_shared<Edge>();
   edge->key = std::string(key);
   edges_.emplace(id, edge);
@@ -67,7 +67,7 @@ std::shared_ptr<StaticSender::Edge> StaticSender::EdgeOf(std::string_view key) {
 }
 
 // Keys that are used once, such as those of copies between eager tensors, must not accumulate.
-void StaticSender::ForgetCandidatesLocked() {
+void StaticSender::DropCandidatesLocked() {
   decltype(edges_) kept;
   for (const auto& [number, edge] : numbered_) kept.emplace(KeyId::OfEdge(edge->key), edge);
   edges_.swap(kept);
@@ -162,7 +162,7 @@ void StaticSender::Offer(const PlannedEdge& planned) {
   for (const auto& pool : planned.pools) AdoptBlocks(variant, *pool);
 }
 
-void StaticSender::Forget(const std::string& key) {
+void StaticSender::Withdraw(const std::string& key) {
   std::shared_ptr<Edge> edge;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -196,11 +196,11 @@ void StaticSender::GiveBack(Nanos since, Nanos planned_since) {
   for (const auto& edge : edges) {
     // Who holds the lock may wait for the polling thread, and uses the edge.
     const std::unique_lock<std::mutex> lock(edge->mu, std::try_to_lock);
-    if (lock.owns_lock()) ForgetUnused(edge.get(), since, planned_since);
+    if (lock.owns_lock()) DemoteUnused(edge.get(), since, planned_since);
   }
 }
 
-void StaticSender::ForgetUnused(Edge* edge, Nanos since, Nanos planned_since) {
+void StaticSender::DemoteUnused(Edge* edge, Nanos since, Nanos planned_since) {
   for (auto it = edge->variants.begin(); it != edge->variants.end();) {
     Variant& variant = it->second;
     const bool plan_gone = variant.planned && variant.plan.expired();

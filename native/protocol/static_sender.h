@@ -45,10 +45,10 @@ class StaticSender {
                OutstandingBuffers* outstanding);
   ~StaticSender();
 
-  // Makes the edge static at once, with the slots of its pools, until Forget().
+  // Makes the edge static at once, with the slots of its pools, until Withdraw().
   void Offer(const PlannedEdge& planned);
   // The edge's graph was removed: demotes the edge.
-  void Forget(const std::string& key);
+  void Withdraw(const std::string& key);
 
   // Gives back, for shapes that nobody offered, what no tensor used since `since`; and since
   // `planned_since` if its plan is gone.
@@ -89,7 +89,7 @@ class StaticSender {
     uint64_t bytes = 0;
     Nanos used = 0;        // when a tensor was sent last
     uint32_t tensors = 0;  // until it is static
-    bool offered = false;  // until Forget()
+    bool offered = false;  // until Withdraw()
     bool planned = false;  // by Offer() or by `plan`
     bool joins_pool = false;
     std::weak_ptr<const EdgePlan> plan;
@@ -118,10 +118,10 @@ class StaticSender {
 
   bool AtReceiver() const;
   std::shared_ptr<Edge> EdgeOf(std::string_view key);
-  void ForgetCandidatesLocked();
+  void DropCandidatesLocked();
   // Requires the edge's lock:
   Variant* VariantOf(Edge* edge, uint32_t dtype, const int64_t* dims, int rank, uint64_t bytes);
-  void ForgetUnused(Edge* edge, Nanos since, Nanos planned_since);
+  void DemoteUnused(Edge* edge, Nanos since, Nanos planned_since);
   bool PromoteIfStable(const std::shared_ptr<Edge>& edge, Variant* variant,
                        const std::shared_ptr<const EdgePlan>& plan);
   bool Promote(const std::shared_ptr<Edge>& edge, Variant* variant, uint32_t slots);

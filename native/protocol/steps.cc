@@ -62,7 +62,7 @@ void Steps::ReleaseHeld(const Traffic* peer, int64_t step) {
   for (const Held& held : released) {
     Enter(held.peer, held.step, held.key, held.recv);
     // Its owner could not remove it before it was in the mailbox.
-    if (held.recv->claimed()) Forget(held.step, held.key, held.recv.get());
+    if (held.recv->claimed()) Remove(held.step, held.key, held.recv.get());
   }
 }
 
@@ -95,7 +95,7 @@ bool Steps::Enter(const Traffic* peer, int64_t step, std::string_view key,
   return false;
 }
 
-void Steps::Forget(int64_t step, std::string_view key, const PendingRecv* recv) {
+void Steps::Remove(int64_t step, std::string_view key, const PendingRecv* recv) {
   mailbox_.Remove(step, KeyId::Of(key), recv);
 }
 
@@ -144,7 +144,7 @@ void Steps::Restart(int64_t step) {
     up.insert(link.get());
     link->SendRestart(step, generation);
   }
-  mailbox_.Forget(step, [&up](const Arrival& came) { return up.count(came.origin) == 0; });
+  mailbox_.Discard(step, [&up](const Arrival& came) { return up.count(came.origin) == 0; });
   FailAll(recvs, Status(Code::kAborted, "the step was restarted on this task"));
 }
 
@@ -203,7 +203,8 @@ void Steps::Apply(const ComingAbort& come) {
   if (!aborts_.OnPeerAbort(come.peer, come.incarnation, abort)) return;
   // Otherwise the step may go on here with what the peer sent before.
   if (aborts_.For(come.peer, abort.step).has_value()) {
-    mailbox_.Forget(abort.step, [&come](const Arrival& came) { return came.traffic == come.peer; });
+    mailbox_.Discard(abort.step,
+                     [&come](const Arrival& came) { return came.traffic == come.peer; });
   }
   FailAborted(mailbox_.TakePending(abort.step, come.peer), "peer " + come.peer->remote,
               abort.error);
@@ -213,7 +214,7 @@ void Steps::Apply(const ComingAbort& come) {
 // Receives of the new one would also wait in vain until this task restarts the step, so it is sent
 // again.
 void Steps::OnRestart(Link* link, int64_t step, uint32_t generation) {
-  mailbox_.Forget(step, [link](const Arrival& came) { return came.origin == link; });
+  mailbox_.Discard(step, [link](const Arrival& came) { return came.origin == link; });
   aborts_.OnPeerRestart(link->traffic(), link->remote().incarnation, step, generation);
   mailbox_.ReopenStep(step);  // what follows is of the new generation
   if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);

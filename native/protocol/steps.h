@@ -31,7 +31,7 @@ class Steps {
   bool Receive(const Traffic* peer, int64_t step, std::string_view key,
                const std::shared_ptr<PendingRecv>& recv);
   // Removes a pending receive that its owner has claimed.
-  void Forget(int64_t step, std::string_view key, const PendingRecv* recv);
+  void Remove(int64_t step, std::string_view key, const PendingRecv* recv);
 
   // See Endpoint.
   void End(int64_t step);

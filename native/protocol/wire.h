@@ -29,9 +29,9 @@ enum class MessageType : uint8_t {
   kStatic = 9,  // a tensor of a static edge is in this slot
   kCredit = 10,        // the receiver is done with a receiver-side slot
   kRetire = 11,        // the sender removes an edge
-  kForget = 12,        // the sender restarted a step: discard what it sent for it before
+  kRestart = 12,       // the sender restarted a step: discard what it sent for it before
   kAbort = 13,         // the sender aborted a step and sends nothing more for it
-  kRestarted = 14,     // confirms kForget; what the sender sent before it has arrived
+  kRestarted = 14,     // confirms kRestart; what the sender sent before it has arrived
   kRequestSlots = 15,  // the sender requests more receiver-side slots
   kReturnSlot = 16,    // a receiver-side slot was written in vain; a credit answers
   kCall = 17,          // a call of the receiver's worker service
@@ -109,12 +109,12 @@ inline std::string_view WithoutSuffix(std::string_view key) {
 constexpr uint64_t CreditOf(uint32_t pool, uint16_t slot) { return uint64_t{pool} << 16 | slot; }
 
 // `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit,
-// kReturnSlot: CreditOf(); kRetire: the edge; kForget, kRestarted: the step; kRequestSlots: the
+// kReturnSlot: CreditOf(); kRetire: the edge; kRestart, kRestarted: the step; kRequestSlots: the
 // pool; kCancelCall: the call.
 struct ControlMessage {
   MessageType type;
   uint8_t reserved[3];
-  // Of kForget, kRestarted: the step's new one; of kRequestSlots: how many; of kCredit: the edge
+  // Of kRestart, kRestarted: the step's new one; of kRequestSlots: how many; of kCredit: the edge
   // whose later tensors the receiver wants to read from the sender's memory, or 0.
   uint32_t generation;
   uint64_t value;

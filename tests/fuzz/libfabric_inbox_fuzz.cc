@@ -34,8 +34,8 @@ Status UseRecord(RecordKind kind, std::string_view record, Transfers* transfers)
   volatile char seen = 0;
   for (const char byte : record) seen = seen ^ byte;
   Require(record.size() <= kLongest);
-  if (kind == RecordKind::kRegion) return transfers->Learn(record);
-  if (kind == RecordKind::kForget) return transfers->Forget(record);
+  if (kind == RecordKind::kRegion) return transfers->AddRegion(record);
+  if (kind == RecordKind::kWithdraw) return transfers->RemoveRegion(record);
   return OkStatus();
 }
 

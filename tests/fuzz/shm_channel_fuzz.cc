@@ -244,10 +244,10 @@ class World {
   // A region that is or is not there, writable or not, that is announced again or taken back.
   void SendRegion() {
     if (input_->Below(4) == 0) {
-      Forget forget = {};
-      forget.type = MessageType::kForget;
-      forget.key = input_->Below(4);
-      SendWith(to_tested_.get(), AsBytes(forget), {});
+      RegionKey withdrawn = {};
+      withdrawn.type = MessageType::kWithdraw;
+      withdrawn.key = input_->Below(4);
+      SendWith(to_tested_.get(), AsBytes(withdrawn), {});
       return;
     }
     RegionMessage region = {};

@@ -24,8 +24,8 @@ constexpr size_t kMaxOperations = 200;
 void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
   volatile char receive_arena = 0;
   for (const char byte : record) receive_arena = receive_arena ^ byte;
-  if (kind == RecordKind::kRegion) transfers->Learn(record).IgnoreError();
-  if (kind == RecordKind::kForget) transfers->Forget(record).IgnoreError();
+  if (kind == RecordKind::kRegion) transfers->AddRegion(record).IgnoreError();
+  if (kind == RecordKind::kWithdraw) transfers->RemoveRegion(record).IgnoreError();
 }
 
 // An operation that is let pass lies in what the peer announced.

@@ -31,7 +31,7 @@ class TransferBase {
 
   // Adds a region that the peer shared. Returns ResourceExhausted if it has shared too many,
   // DataLoss if the bytes are no record.
-  Status Learn(const Record& region) {
+  Status AddRegion(const Record& region) {
     if (regions_.size() >= kMaxRegions && regions_.count(region.key) == 0) {
       return Status(Code::kResourceExhausted, "the peer announces more than " +
                                                   std::to_string(kMaxRegions) + " memory regions");
@@ -39,13 +39,13 @@ class TransferBase {
     regions_[region.key] = region;
     return OkStatus();
   }
-  Status Learn(std::string_view bytes) {
+  Status AddRegion(std::string_view bytes) {
     Record region;
     RDMA_RETURN_IF_ERROR(Read(bytes, &region));
-    return Learn(region);
+    return AddRegion(region);
   }
   // Removes the region with this key. Returns DataLoss if the bytes are no key.
-  Status Forget(std::string_view bytes) {
+  Status RemoveRegion(std::string_view bytes) {
     uint64_t key = 0;
     RDMA_RETURN_IF_ERROR(Read(bytes, &key));
     regions_.erase(key);

@@ -126,7 +126,7 @@ Status LibfabricChannel::Share(uint64_t key) {
   return OkStatus();
 }
 
-void LibfabricChannel::ForgetRegion(uint64_t key) {
+void LibfabricChannel::WithdrawRegion(uint64_t key) {
   std::shared_ptr<Registration> ended;  // after the lock is released
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = shared_.find(key);
@@ -136,7 +136,7 @@ void LibfabricChannel::ForgetRegion(uint64_t key) {
   if (!Connected()) return;
   const iovec part = {&key, sizeof(key)};
   // If the notification is lost, the peer uses a key that the provider refuses.
-  AddRecord(RecordKind::kForget, &part, 1, 0, /*now=*/false).IgnoreError();
+  AddRecord(RecordKind::kWithdraw, &part, 1, 0, /*now=*/false).IgnoreError();
 }
 
 void LibfabricChannel::Keep(OwnerRef memory) {
@@ -308,11 +308,11 @@ Status LibfabricChannel::HandleRecord(RecordKind kind, std::string_view record) 
     case RecordKind::kRegion: {
       if (!greeted_) break;
       std::lock_guard<std::mutex> lock(mu_);
-      return transfers_.Learn(record);
+      return transfers_.AddRegion(record);
     }
-    case RecordKind::kForget: {
+    case RecordKind::kWithdraw: {
       std::lock_guard<std::mutex> lock(mu_);
-      return transfers_.Forget(record);
+      return transfers_.RemoveRegion(record);
     }
     case RecordKind::kHello:
     case RecordKind::kAccept:

@@ -60,7 +60,7 @@ class LibfabricChannel final : public Channel,
   void Abandon();
   // Breaks the channel for an error that no completion reports. Any thread.
   void Fail(const Status& reason);
-  void ForgetRegion(uint64_t key);
+  void WithdrawRegion(uint64_t key);
 
   // Those below, on the polling thread.
   void OnMessage(const MessageHeader& header, std::string_view bytes, Nanos now);

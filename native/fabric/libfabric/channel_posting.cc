@@ -208,8 +208,8 @@ void LibfabricChannel::WakeForWriteEnd(uint64_t length) {
 // peer is still there, see Probe().
 bool LibfabricChannel::PostMark() {
   Operation* operation = NewOperation(Operation::Kind::kRead);
-  const bool revoked = endpoint_->domain().traits().cheap_registration;
-  operation->transfer = state_.load() == State::kLingering && revoked ? kMarkOfEnd : kMarkOfLife;
+  const bool withdrawn = endpoint_->domain().traits().cheap_registration;
+  operation->transfer = state_.load() == State::kLingering && withdrawn ? kMarkOfEnd : kMarkOfLife;
   const Frame destination = endpoint_->mark_destination();
   const ssize_t result =
       endpoint_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,

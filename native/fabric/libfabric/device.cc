@@ -89,7 +89,7 @@ Status LibfabricDevice::Adopt(Region* region) {
 }
 
 void LibfabricDevice::OnRegionEnd(uint64_t key) {
-  for (const auto& channel : channels_.All()) channel->ForgetRegion(key);
+  for (const auto& channel : channels_.All()) channel->WithdrawRegion(key);
   endpoint_.memory().Remove(key);
 }
 
@@ -141,7 +141,7 @@ Status LibfabricDevice::Open(std::weak_ptr<ChannelHandler> handler,
   return OkStatus();
 }
 
-void LibfabricDevice::Forget(const LibfabricChannel& channel) {
+void LibfabricDevice::Remove(const LibfabricChannel& channel) {
   channels_.Remove(channel.number());
   in_use_until_ = Now() + kFarewell;
 }
@@ -216,7 +216,7 @@ int LibfabricDevice::Poll() {
     if (probe) channel->Probe(now);
     channel->SendIfDue(now);
     if (!channel->NeedsService() && !(again && channel->Restless())) continue;
-    if (!channel->Service(now)) Forget(*channel);
+    if (!channel->Service(now)) Remove(*channel);
   }
   return handled;
 }

@@ -60,7 +60,7 @@ class LibfabricDevice final : public Device {
   void HandleMessage(const Operation& operation, size_t length, Nanos now);
   void PostReceives();
   void TakeCompletions();
-  void Forget(const LibfabricChannel& channel);
+  void Remove(const LibfabricChannel& channel);
   bool InUse() const { return !channels_.copy().empty() || in_use_until_ != 0; }
   void FailAll(const Status& reason);
 

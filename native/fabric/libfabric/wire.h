@@ -67,14 +67,14 @@ struct MessageHeader {
   uint16_t wants_confirmation;  // at once
 };
 
-enum class RecordKind : uint32_t { kNotification = 1, kRegion, kForget, kHello, kAccept };
+enum class RecordKind : uint32_t { kNotification = 1, kRegion, kWithdraw, kHello, kAccept };
 
 struct RecordHeader {
   uint32_t length;
   RecordKind kind;
 };
 
-// A region that the receiver of this record may now access.
+// A region that the receiver of this record may access, until a kWithdraw with its key.
 struct RegionRecord {
   uint64_t key;
   uint64_t length;

@@ -358,7 +358,7 @@ void ShmChannel::Finish() {
   }
   if (socket != nullptr && !eof_.load()) device_->Unwatch(socket->get());
   finished_.store(true);
-  device_->Forget(this);
+  device_->Remove(this);
 }
 
 }  // namespace rdma_transport::fabric::shm

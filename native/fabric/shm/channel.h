@@ -45,7 +45,7 @@ class ChannelDevice {
   // Also notifies the channel when its socket becomes writable.
   virtual void WatchForRoom(ShmChannel* channel, int socket, bool on) = 0;
   // Removes a channel that has finished.
-  virtual void Forget(ShmChannel* channel) = 0;
+  virtual void Remove(ShmChannel* channel) = 0;
 
  protected:
   ~ChannelDevice() = default;
@@ -110,7 +110,7 @@ class ShmChannel final : public Channel {
   void RaiseFlag() { incoming_.RaiseFlag(); }
   void LowerFlag() { incoming_.LowerFlag(); }
   void RingIfLazy();
-  void ForgetRegion(uint64_t key);
+  void WithdrawRegion(uint64_t key);
   bool closed() const { return state_.load() == State::kClosed; }
   // Closed, and there is nothing left to do or wait for.
   bool finished() const { return finished_.load(); }

@@ -154,17 +154,17 @@ Status ShmChannel::HandleMessage(Message* message) {
       const Status added = peer_memory_.Add(*message, peer(), Hold());
       return added.code() == Code::kResourceExhausted ? Refuse(*message, added) : added;
     }
-    case MessageType::kRefused: {
-      Forget refused;
+    case MessageType::kRefuse: {
+      RegionKey refused;
       RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &refused));
       std::lock_guard<std::mutex> lock(socket_mu_);
       if (shared_.erase(refused.key) != 0) refused_.insert(refused.key);
       return OkStatus();
     }
-    case MessageType::kForget: {
-      Forget forget;
-      RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &forget));
-      peer_memory_.Forget(forget.key);
+    case MessageType::kWithdraw: {
+      RegionKey withdrawn;
+      RDMA_RETURN_IF_ERROR(FromBytes(message->bytes, &withdrawn));
+      peer_memory_.Remove(withdrawn.key);
       return OkStatus();
     }
     case MessageType::kBye: {
@@ -190,18 +190,18 @@ Status ShmChannel::Refuse(const Message& message, const Status& reason) {
   }
   std::lock_guard<std::mutex> lock(socket_mu_);
   if (socket_ == nullptr || closed()) return OkStatus();
-  SendLocked(AsBytes(Forget{MessageType::kRefused, region.key}));
+  SendLocked(AsBytes(RegionKey{MessageType::kRefuse, region.key}));
   return OkStatus();
 }
 
-void ShmChannel::ForgetRegion(uint64_t key) {
+void ShmChannel::WithdrawRegion(uint64_t key) {
   std::lock_guard<std::mutex> lock(socket_mu_);
   refused_.erase(key);
   if (shared_.erase(key) == 0 || socket_ == nullptr || closed()) return;
-  Forget forget = {};
-  forget.type = MessageType::kForget;
-  forget.key = key;
-  SendLocked(AsBytes(forget));
+  RegionKey withdrawn = {};
+  withdrawn.type = MessageType::kWithdraw;
+  withdrawn.key = key;
+  SendLocked(AsBytes(withdrawn));
 }
 
 // Sends now, or when the peer has read messages from its socket.

@@ -87,7 +87,7 @@ void ShmDevice::OnRegionDestroyed(uint64_t key) {
       own_views_.erase(own);
     }
   }
-  for (const auto& channel : channels_.All()) channel->ForgetRegion(key);
+  for (const auto& channel : channels_.All()) channel->WithdrawRegion(key);
 }
 
 bool ShmDevice::FindRegion(uint64_t key, uint64_t* length, Access* access, int* fd) const {

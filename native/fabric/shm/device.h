@@ -69,7 +69,7 @@ class ShmDevice final : public Device, private ChannelDevice {
   void Unwatch(int socket) override;
   void WatchForRoom(ShmChannel* channel, int socket, bool on) override;
   void Attend(ShmChannel* channel) override { calls_.Add(channel); }
-  void Forget(ShmChannel* channel) override { channels_.Remove(channel); }
+  void Remove(ShmChannel* channel) override { channels_.Remove(channel); }
 
   Status AddToEpoll(int fd, void* tag);
   void HandleSockets();

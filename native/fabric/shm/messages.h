@@ -11,7 +11,7 @@
 
 namespace rdma_transport::fabric::shm {
 
-enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kForget, kBye, kWake, kRefused };
+enum class MessageType : uint32_t { kHello = 1, kAccept, kRegion, kWithdraw, kBye, kWake, kRefuse };
 
 struct Hello {  // also for kAccept; carries the descriptor of the ring
   MessageType type;
@@ -27,7 +27,9 @@ struct RegionMessage {  // carries the descriptor of the memory file
   uint64_t length;
 };
 
-struct Forget {  // also for kRefused: the sender cannot map that region of the receiver
+// Of kWithdraw: a region of the sender that the receiver may no longer use. Of kRefuse: a region of
+// the receiver that the sender cannot map.
+struct RegionKey {
   MessageType type;
   uint64_t key;
 };

@@ -53,7 +53,7 @@ Status PeerMemory::MayAdd(const RegionMessage& region) const {
   return OkStatus();
 }
 
-void PeerMemory::Forget(uint64_t key) {
+void PeerMemory::Remove(uint64_t key) {
   std::shared_ptr<PeerRegion> region;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -65,8 +65,8 @@ void PeerMemory::Forget(uint64_t key) {
     const auto idle = [](const auto& other) {
       return other->Close(PeerRegion::End::kRegionReleased);
     };
-    forgotten_.erase(std::remove_if(forgotten_.begin(), forgotten_.end(), idle), forgotten_.end());
-    if (!idle(region)) forgotten_.push_back(region);
+    removed_.erase(std::remove_if(removed_.begin(), removed_.end(), idle), removed_.end());
+    if (!idle(region)) removed_.push_back(region);
   }
   region->Drop(PeerRegion::End::kRegionReleased);
 }
@@ -76,7 +76,7 @@ bool PeerMemory::Close() {
   bool idle = true;
   std::lock_guard<std::mutex> lock(mu_);
   for (const auto& [key, region] : regions_) idle = region->Close(kEnd) && idle;
-  for (const auto& region : forgotten_) idle = region->Close(kEnd) && idle;
+  for (const auto& region : removed_) idle = region->Close(kEnd) && idle;
   return idle;
 }
 
@@ -85,7 +85,7 @@ void PeerMemory::Clear() {
   {
     std::lock_guard<std::mutex> lock(mu_);
     regions.swap(regions_);
-    forgotten_.clear();
+    removed_.clear();
     mapped_bytes_ = 0;
   }
   for (const auto& [key, region] : regions) region->Drop(PeerRegion::End::kChannelClosed);

@@ -27,7 +27,7 @@ class PeerMemory {
   // and the errors of host::CheckMemoryFile() and Window::Map().
   Status Add(const Message& message, const Owner& owner, std::shared_ptr<const void> presence);
   // Drops the mapping of a region, if there is one. Its memory stays mapped while it is in use.
-  void Forget(uint64_t key);
+  void Remove(uint64_t key);
   // Refuses copies from now on, because the channel has closed. Returns whether none is under way.
   bool Close();
   // Drops all mappings.
@@ -42,7 +42,7 @@ class PeerMemory {
 
   mutable std::mutex mu_;
   std::map<uint64_t, std::shared_ptr<PeerRegion>> regions_;  // by key
-  std::vector<std::shared_ptr<PeerRegion>> forgotten_;       // in which copies were under way
+  std::vector<std::shared_ptr<PeerRegion>> removed_;         // in which copies were under way
   uint64_t mapped_bytes_ = 0;
 };
 

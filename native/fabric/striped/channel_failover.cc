@@ -42,8 +42,8 @@ void StripedChannel::FailRail(size_t slot, const Status& reason) {
     sent.rail = kLost;
     ++lost_;
   }
-  writes_.ForgetRails();
-  reads_.ForgetRails();
+  writes_.ResetRails();
+  reads_.ResetRails();
   timed_.store(true);
   Attend();
 }

@@ -60,8 +60,8 @@ void StripedChannel::Use(Rail* rail) {
   rail->since = Now();
   const bool again = std::exchange(rail->delay, 0) != 0;
   rail->unused.clear();
-  writes_.ForgetRails();
-  reads_.ForgetRails();
+  writes_.ResetRails();
+  reads_.ResetRails();
   Attend();
   if (!Serving()) return;
   if (main_ == kNone) main_ = SlotOf(rail);

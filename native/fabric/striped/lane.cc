@@ -39,7 +39,7 @@ void Lane::Pop() {
   items_.pop_front();
 }
 
-void Lane::ForgetRails() {
+void Lane::ResetRails() {
   for (auto& item : items_) {
     if (Transfer* transfer = std::get_if<Transfer>(&item)) transfer->rails = 0;
   }

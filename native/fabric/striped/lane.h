@@ -75,7 +75,7 @@ class Lane {
   Transfer* transfer() { return std::get_if<Transfer>(&items_.front()); }
   void Pop();
   // The rails have changed.
-  void ForgetRails();
+  void ResetRails();
 
   uint64_t note_bytes() const { return note_bytes_; }
   void Drop();

@@ -182,12 +182,12 @@ Status VerbsChannel::Share(uint64_t key) {
   return OkStatus();
 }
 
-void VerbsChannel::ForgetRegion(uint64_t key) {
+void VerbsChannel::WithdrawRegion(uint64_t key) {
   std::lock_guard<std::mutex> lock(mu_);
   if (shared_.erase(key) == 0 || state_.load() != State::kConnected) return;
   const iovec part = {&key, sizeof(key)};
   // If the notification is lost, the peer uses a key that the card refuses.
-  AddRecord(RecordKind::kForget, &part, 1, 0, /*signaled=*/false).IgnoreError();
+  AddRecord(RecordKind::kWithdraw, &part, 1, 0, /*signaled=*/false).IgnoreError();
 }
 
 bool VerbsChannel::Locate(const void* data, RemoteSpan* span) const {

@@ -89,7 +89,7 @@ class VerbsChannel final : public Channel {
   Nanos Probe(Nanos now);
   // Breaks the channel for an error that no completion reports.
   void Fail(const Status& reason);
-  void ForgetRegion(uint64_t key);
+  void WithdrawRegion(uint64_t key);
 
  private:
   static constexpr Nanos kFlushTimeout = 500 * kMillisecond;

@@ -124,11 +124,11 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kRegion: {
       if (!greeted_) break;
       std::lock_guard<std::mutex> lock(mu_);
-      return transfers_.Learn(record);
+      return transfers_.AddRegion(record);
     }
-    case RecordKind::kForget: {
+    case RecordKind::kWithdraw: {
       std::lock_guard<std::mutex> lock(mu_);
-      return transfers_.Forget(record);
+      return transfers_.RemoveRegion(record);
     }
     case RecordKind::kHello:
     case RecordKind::kAccept:

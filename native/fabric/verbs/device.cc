@@ -126,7 +126,7 @@ Status VerbsDevice::Import(const DeviceMemory& memory, Access access,
 }
 
 void VerbsDevice::OnRegionEnd(uint64_t key) {
-  for (const auto& channel : channels_.All()) channel->ForgetRegion(key);
+  for (const auto& channel : channels_.All()) channel->WithdrawRegion(key);
   memory_.Remove(key);
 }
 

@@ -63,7 +63,7 @@ enum class RecordKind : uint32_t {
   kNotification = 1,
   kPart,  // of a notification that the next records of these two kinds continue
   kRegion,
-  kForget,
+  kWithdraw,
   kHello,
   kAccept,
   kConnected,  // empty; of the active end: it has been accepted
@@ -77,7 +77,7 @@ struct RecordHeader {
 };
 constexpr uint32_t kNoMoreRecords = 0xffffffff;
 
-// A region that the receiver of this record may now access.
+// A region that the receiver of this record may access, until a kWithdraw with its key.
 struct RegionRecord {
   uint64_t key;
   uint64_t length;

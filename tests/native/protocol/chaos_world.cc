@@ -186,7 +186,7 @@ class ChaosReceive final : public PendingRecv {
   }
   void ByGrpcArrived() {
     if (!Claim()) return;
-    Receiver().endpoint().Forget(step_, KeyAt(edge_spec_, step_), this);
+    Receiver().endpoint().RemoveRecv(step_, KeyAt(edge_spec_, step_), this);
     Sender().endpoint().Fetched(step_, KeyAt(edge_spec_, step_));
     world_->by_grpc_.fetch_add(1);
     done_.store(true);
@@ -194,7 +194,7 @@ class ChaosReceive final : public PendingRecv {
   // The step ended: true if nobody will deliver any more.
   bool Abort() {
     if (!Claim()) return false;
-    Receiver().endpoint().Forget(step_, KeyAt(edge_spec_, step_), this);
+    Receiver().endpoint().RemoveRecv(step_, KeyAt(edge_spec_, step_), this);
     done_.store(true);
     return true;
   }

@@ -69,7 +69,7 @@ class LibfabricLinkTest : public ::testing::TestWithParam<Kind> {
     })) << "neither delivered nor reported";
     bool passed = false;
     if (catcher->Claim()) {
-      to.endpoint().Forget(step, kKey, catcher.get());
+      to.endpoint().RemoveRecv(step, kKey, catcher.get());
     } else {
       const Delivery delivery = catcher->Get();
       passed = delivery.status.ok();

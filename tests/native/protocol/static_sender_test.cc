@@ -212,7 +212,7 @@ TEST_F(StaticSenderTest, TensorsThatTheReceiverWantsToReadComeInNoSlot) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(Send(), Mode::kDynamic);
   EXPECT_TRUE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge).ok()) << "it is removed";
   EXPECT_FALSE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge + 1).ok()) << "returned twice";
-  sender_.Forget("edge");
+  sender_.Withdraw("edge");
   Plan("edge");
   EXPECT_EQ(Send(), Mode::kStatic) << "of another graph";
 }
@@ -221,10 +221,10 @@ TEST_F(StaticSenderTest, APoolStaysWhileItHasAnEdge) {
   Plan("another");
   const uint32_t pool = channel_.pool();
   EXPECT_EQ(Send(), Mode::kStatic);
-  sender_.Forget("edge");
+  sender_.Withdraw("edge");
   EXPECT_TRUE(Credit(0).ok());
   EXPECT_EQ(Send("another"), Mode::kStatic);
-  sender_.Forget("another");
+  sender_.Withdraw("another");
   EXPECT_TRUE(Credit(0).ok()) << "it may arrive after the edges were removed";
   EXPECT_TRUE(Provide(2).ok());
   Plan("edge");

@@ -105,7 +105,7 @@ class VerbsLinkTest : public ::testing::Test {
     Eventually([&] { return catcher->deliveries() + catcher->grpc_asks() > 0 || !sent.ok(); });
     bool passed = false;
     if (catcher->Claim()) {
-      to.endpoint().Forget(step, kKey, catcher.get());
+      to.endpoint().RemoveRecv(step, kKey, catcher.get());
     } else {
       const Delivery delivery = catcher->Get();
       passed = delivery.status.ok() && fate->sends == 0;

@@ -49,7 +49,7 @@ class InboxTest : public ::testing::Test {
 using Records = std::vector<std::string>;
 
 TEST_F(InboxTest, TakesRecordsOutOfMessages) {
-  EXPECT_TRUE(Take(1, Record("a") + Record("") + Record("key", RecordKind::kForget)).ok());
+  EXPECT_TRUE(Take(1, Record("a") + Record("") + Record("key", RecordKind::kWithdraw)).ok());
   EXPECT_EQ(records_, (Records{"1a", "1", "3key"}));
   EXPECT_EQ(inbox_.read(), 1u);
   EXPECT_EQ(inbox_.waiting_since(), 0);

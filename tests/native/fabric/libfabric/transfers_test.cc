@@ -17,7 +17,7 @@ class TransfersTest : public ::testing::Test {
     region.key = kKey;
     region.length = kLength;
     region.writable = writable ? 1 : 0;
-    ASSERT_TRUE(transfers_.Learn(region).ok());
+    ASSERT_TRUE(transfers_.AddRegion(region).ok());
   }
   Status Begin(bool write, uint64_t cookie) {
     return transfers_.Begin(write, {kKey, 0, kLength}, nullptr, nullptr, cookie, kChunk);
@@ -63,8 +63,8 @@ TEST_F(TransfersTest, WhatAnOperationWouldReportIsKnownBefore) {
 
 TEST(LibfabricTransfersTest, NothingOutsideOfAnnouncedRegionsIsAccessed) {
   Transfers transfers;
-  ASSERT_TRUE(transfers.Learn({1, 1000, 0, 5, 1}).ok());
-  ASSERT_TRUE(transfers.Learn({2, ~uint64_t{0}, ~uint64_t{0} - 10, 5, 0}).ok());
+  ASSERT_TRUE(transfers.AddRegion({1, 1000, 0, 5, 1}).ok());
+  ASSERT_TRUE(transfers.AddRegion({2, ~uint64_t{0}, ~uint64_t{0} - 10, 5, 0}).ok());
   char local[16];
   const auto begin = [&](bool write, const RemoteSpan& span) {
     return transfers.Begin(write, span, local, nullptr, 1, 4096).code();
@@ -80,22 +80,22 @@ TEST(LibfabricTransfersTest, NothingOutsideOfAnnouncedRegionsIsAccessed) {
   EXPECT_EQ(begin(true, {1, 990, 10}), Code::kOk);
   EXPECT_EQ(begin(false, {2, 100, 16}), Code::kOk);
   const uint64_t key = 1;
-  EXPECT_EQ(transfers.Forget("7 bytes").code(), Code::kDataLoss);
-  EXPECT_TRUE(transfers.Forget({reinterpret_cast<const char*>(&key), sizeof(key)}).ok());
+  EXPECT_EQ(transfers.RemoveRegion("7 bytes").code(), Code::kDataLoss);
+  EXPECT_TRUE(transfers.RemoveRegion({reinterpret_cast<const char*>(&key), sizeof(key)}).ok());
   EXPECT_EQ(begin(true, {1, 990, 10}), Code::kInvalidArgument);
 }
 
 TEST(LibfabricTransfersTest, APeerAnnouncesNotTooManyRegions) {
   Transfers transfers;
   uint64_t key = 0;
-  while (transfers.Learn({++key, 1, 0, 0, 0}).ok()) ASSERT_LT(key, 1u << 20);
+  while (transfers.AddRegion({++key, 1, 0, 0, 0}).ok()) ASSERT_LT(key, 1u << 20);
   EXPECT_EQ(key, Transfers::kMaxRegions + 1);
-  EXPECT_TRUE(transfers.Learn({1, 2, 0, 0, 0}).ok()) << "it is known already";
+  EXPECT_TRUE(transfers.AddRegion({1, 2, 0, 0, 0}).ok()) << "it is known already";
 }
 
 TEST(LibfabricTransfersTest, AnOperationEndsWithItsLastPiece) {
   Transfers transfers;
-  ASSERT_TRUE(transfers.Learn({1, 1000, 50, 5, 1}).ok());
+  ASSERT_TRUE(transfers.AddRegion({1, 1000, 50, 5, 1}).ok());
   char local[1000];
   ASSERT_TRUE(transfers.Begin(true, {1, 100, 250}, local, nullptr, 77, 100).ok());
   std::vector<Piece> pieces;

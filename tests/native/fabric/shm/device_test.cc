@@ -294,9 +294,9 @@ TEST_F(ShmTest, WhatCannotBeMappedIsRefusedAndTheChannelStays) {
   }
   Message answer;
   ASSERT_TRUE(PollUntil([&] { return ReceiveMessage(peer_->socket.get(), &answer).ok(); }));
-  Forget refused;
+  RegionKey refused;
   ASSERT_TRUE(FromBytes(answer.bytes, &refused).ok());
-  EXPECT_EQ(refused.type, MessageType::kRefused);
+  EXPECT_EQ(refused.type, MessageType::kRefuse);
   EXPECT_EQ(refused.key, kMost + 1);
   EXPECT_FALSE(handler_->closed);
   EXPECT_NE(channel_->Map({1, 0, 1}).data, nullptr);
@@ -309,7 +309,7 @@ TEST_F(ShmTest, WhatThePeerRefusesIsNotSharedAgain) {
   std::unique_ptr<Region> region;
   ASSERT_TRUE(device_->Allocate(Window::kGranule, Access::kRemoteRead, nullptr, &region).ok());
   ASSERT_TRUE(channel_->Share(region->key()).ok());
-  ASSERT_TRUE(Send(Forget{MessageType::kRefused, region->key()}).ok());
+  ASSERT_TRUE(Send(RegionKey{MessageType::kRefuse, region->key()}).ok());
   ASSERT_TRUE(PollUntil([&] { return !channel_->Share(region->key()).ok(); }));
   EXPECT_EQ(channel_->Share(region->key()).code(), Code::kResourceExhausted);
   EXPECT_FALSE(handler_->closed);
@@ -403,7 +403,7 @@ TEST_F(ShmTest, APeerThatNeverStopsSendingDoesNotKeepThePollingThread) {
   std::thread sender([&] {
     const iovec part = {const_cast<char*>("note"), 4};
     for (uint64_t i = 0; !stop.load(); ++i) {
-      Send(Forget{MessageType::kForget, i}).IgnoreError();
+      Send(RegionKey{MessageType::kWithdraw, i}).IgnoreError();
       peer_->theirs.Push(&part, 1, 4);
     }
   });
