@@ -61,6 +61,5 @@ cdef extern from "protocol/wire.h" namespace "rdma_transport" nogil:
 
     cdef struct ControlMessage:
         MessageType type
-        uint64_t value
 
     MessageType TypeOf(const char* data, size_t length)

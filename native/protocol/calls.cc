@@ -77,7 +77,9 @@ void Calls::Cancel(uint64_t number) {
     if (pending_.erase(number) == 0) return;
   }
   // Not before the call itself.
-  notifier_->SendControl(MessageType::kCancelCall, number, fabric::Urgency::kWake);
+  ControlMessage message(MessageType::kCancelCall);
+  message.call = number;
+  notifier_->SendControl(message, fabric::Urgency::kWake);
 }
 
 Status Calls::OnReply(const CallMessage& message, std::string_view error) {

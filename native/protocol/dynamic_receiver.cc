@@ -66,26 +66,27 @@ Status DynamicReceiver::TakeInline(const TensorMessage& message, Delivery* deliv
 void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arrival) {
   Delivery& delivery = arrival->delivery;
   delivery.mode = Mode::kDynamic;
-  const fabric::RemoteSpan span = {header.region_key, header.region_offset, header.bytes};
+  const fabric::RemoteSpan span = {header.source.region_key, header.source.region_offset,
+                                   header.bytes};
   const bool receiver_owned = (header.flags & kReceiverOwned) != 0;
   const bool blocks_until_release = (header.flags & kBlocksUntilRelease) != 0;
   const fabric::Urgency urgency =
       blocks_until_release ? fabric::Urgency::kWake : fabric::Urgency::kLazy;
   // A sender that waits does so for a part of a tensor, of which the receiver makes no tensor.
-  const bool aligned = blocks_until_release || header.region_offset % kTensorAlignment == 0;
+  const bool aligned = blocks_until_release || span.offset % kTensorAlignment == 0;
   if (!receiver_owned && (!context_.settings->zero_copy || !channel_->MapsPeer() || !aligned)) {
     arrival->channel = channel_;
     arrival->source = span;
     // The region must be mapped before the read, and only this thread may do it.
     channel_->Map(span);
-    delivery.owner = ReleaseBufferOnDrop(notifier_, header.buffer_id, urgency, nullptr);
+    delivery.owner = ReleaseBufferOnDrop(notifier_, header.source.buffer_id, urgency, nullptr);
     return;
   }
   fabric::MappedSpan mapped =
       receiver_owned ? MapReceiverOwned(context_.device, *channel_, span) : channel_->Map(span);
   delivery.data = mapped.data;
   delivery.owner =
-      ReleaseBufferOnDrop(notifier_, header.buffer_id, urgency, std::move(mapped.holder));
+      ReleaseBufferOnDrop(notifier_, header.source.buffer_id, urgency, std::move(mapped.holder));
   if (mapped.data == nullptr ||
       (!blocks_until_release && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
     delivery.status = Status(Code::kResourceExhausted,

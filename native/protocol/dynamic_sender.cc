@@ -59,8 +59,6 @@ SendOutcome DynamicSender::SendDescriptor(Outgoing* tensor) {
       return {Status(Code::kInternal, "a staged tensor outside the arena")};
     }
   }
-  header.region_key = span.key;
-  header.region_offset = span.offset;
   if ((header.flags & kReceiverOwned) == 0) {
     const Status shared = channel_->Share(span.key);
     if (shared.code() == Code::kResourceExhausted) {
@@ -73,15 +71,16 @@ SendOutcome DynamicSender::SendDescriptor(Outgoing* tensor) {
     header.flags |= kChecked;
     header.checksum = ChecksumOf(tensor->data, tensor->bytes);
   }
-  header.buffer_id = outstanding_->Add(std::move(tensor->owner));
+  const uint64_t buffer_id = outstanding_->Add(std::move(tensor->owner));
+  header.source = {buffer_id, span.key, span.offset};
   const TensorFrame frame(&header, tensor->dims, tensor->rank, tensor->key, nullptr, 0);
   context_.traffic->Sent(Mode::kDynamic).Add(tensor->bytes);
   SendOutcome outcome;
   outcome.mode = Mode::kDynamic;
-  outcome.handle = header.buffer_id;
+  outcome.handle = buffer_id;
   outcome.status = channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake,
                                     &outcome.number, fabric::After::Nothing());
-  if (!outcome.status.ok()) outstanding_->Release(header.buffer_id);
+  if (!outcome.status.ok()) outstanding_->Release(buffer_id);
   return outcome;
 }
 

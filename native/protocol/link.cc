@@ -4,10 +4,19 @@
 #include <utility>
 
 #include "base/log.h"
-#include "protocol/control.h"
 #include "protocol/trace.h"
 
 namespace rdma_transport {
+namespace {
+
+// Sends a notification for which there is room now.
+void SendIfRoom(fabric::Channel* channel, ControlMessage message,
+                fabric::After after = fabric::After::Everything()) {
+  const iovec part = {&message, sizeof(message)};
+  channel->Notify(&part, 1, fabric::Urgency::kWake, nullptr, after).IgnoreError();
+}
+
+}  // namespace
 
 // The end of the channel may come before this returns.
 Status Link::Open() {
@@ -68,9 +77,10 @@ void Link::SendRestart(int64_t step, uint32_t generation) {
     std::lock_guard<std::mutex> lock(restarts_mu_);
     restarts_[step] = generation;
   }
-  NotifyControl(channel_.get(), MessageType::kRestart, static_cast<uint64_t>(step),
-                fabric::Urgency::kWake, generation)
-      .IgnoreError();
+  ControlMessage message(MessageType::kRestart);
+  message.step = step;
+  message.generation = generation;
+  SendIfRoom(channel_.get(), message);
 }
 
 bool Link::AwaitsRestarted(int64_t step) const {
@@ -116,6 +126,8 @@ Status Link::Dispatch(const char* data, size_t length) {
       return HandleEdge(data, length);
     case MessageType::kSlot:
       return HandleSlot(data, length);
+    case MessageType::kPoolSlot:
+      return HandlePoolSlot(data, length);
     case MessageType::kAbort:
       return HandleAbort(data, length);
     case MessageType::kCall:
@@ -126,29 +138,28 @@ Status Link::Dispatch(const char* data, size_t length) {
       break;
   }
   ControlMessage message;
-  RDMA_RETURN_IF_ERROR(ParseControl(data, length, &message));
+  RDMA_RETURN_IF_ERROR(ParseFixed(data, length, &message));
   return DispatchControl(message);
 }
 
 Status Link::DispatchControl(const ControlMessage& message) {
   switch (message.type) {
     case MessageType::kRelease:
-      if (!outstanding_.Release(message.value)) {
+      if (!outstanding_.Release(message.buffer_id)) {
         return Status(Code::kDataLoss, "the peer released a buffer that is not outstanding");
       }
-      Trace::Released(*context_.traffic, message.value);
+      Trace::Released(*context_.traffic, message.buffer_id);
       return OkStatus();
     case MessageType::kCredit:
-      Trace::Released(*context_.traffic, message.value | Trace::kCreditBit);
-      return static_sender_->OnCredit(message.value, message.generation);
+      Trace::Released(*context_.traffic, message.credit | Trace::kCreditBit);
+      return static_sender_->OnCredit(message.credit, message.read_edge);
     case MessageType::kRetire:
-      static_receiver_->OnRetire(message.value);
+      static_receiver_->OnRetire(message.edge);
       return OkStatus();
     case MessageType::kRequestSlots:
-      return static_receiver_->OnRequestSlots(message.value, message.generation,
-                                              shared_from_this());
+      return static_receiver_->OnRequestSlots(message.pool, message.count, shared_from_this());
     case MessageType::kReturnSlot:
-      return static_receiver_->OnReturnSlot(message.value);
+      return static_receiver_->OnReturnSlot(message.credit);
     case MessageType::kRestart:
       HandleRestart(message);
       return OkStatus();
@@ -156,13 +167,11 @@ Status Link::DispatchControl(const ControlMessage& message) {
       HandleRestarted(message);
       return OkStatus();
     case MessageType::kCancelCall:
-      calls_->OnCancel(message.value);
+      calls_->OnCancel(message.call);
       return OkStatus();
     case MessageType::kPing:
       // It must not wait for this task's large writes.
-      NotifyControl(channel_.get(), MessageType::kPong, message.value, fabric::Urgency::kWake, 0,
-                    fabric::After::Nothing())
-          .IgnoreError();
+      SendIfRoom(channel_.get(), ControlMessage(MessageType::kPong), fabric::After::Nothing());
       return OkStatus();
     case MessageType::kPong:
       return OkStatus();
@@ -201,9 +210,14 @@ Status Link::HandleEdge(const char* data, size_t length) {
 
 Status Link::HandleSlot(const char* data, size_t length) {
   SlotMessage message;
-  RDMA_RETURN_IF_ERROR(ParseSlot(data, length, &message));
-  return (message.flags & kReceiver) != 0 ? static_sender_->receiver_slots().OnSlot(message)
-                                          : static_receiver_->OnSlot(message);
+  RDMA_RETURN_IF_ERROR(ParseFixed(data, length, &message));
+  return static_receiver_->OnSlot(message);
+}
+
+Status Link::HandlePoolSlot(const char* data, size_t length) {
+  PoolSlotMessage message;
+  RDMA_RETURN_IF_ERROR(ParseFixed(data, length, &message));
+  return static_sender_->receiver_slots().OnSlot(message);
 }
 
 Status Link::HandleAbort(const char* data, size_t length) {
@@ -235,20 +249,20 @@ Status Link::HandleReply(const char* data, size_t length) {
 
 // Sent after the owner's call, so that it follows an abort that the owner may send again.
 void Link::HandleRestart(const ControlMessage& message) {
-  owner_->OnRestart(this, static_cast<int64_t>(message.value), message.generation);
-  notifier_->SendControl(MessageType::kRestarted, message.value, fabric::Urgency::kWake,
-                         message.generation);
+  owner_->OnRestart(this, message.step, message.generation);
+  ControlMessage restarted = message;
+  restarted.type = MessageType::kRestarted;
+  notifier_->SendControl(restarted, fabric::Urgency::kWake);
 }
 
 void Link::HandleRestarted(const ControlMessage& message) {
-  const auto step = static_cast<int64_t>(message.value);
   {
     std::lock_guard<std::mutex> lock(restarts_mu_);
-    const auto found = restarts_.find(step);
+    const auto found = restarts_.find(message.step);
     if (found == restarts_.end() || found->second != message.generation) return;
     restarts_.erase(found);
   }
-  owner_->OnRestarted(this, step);
+  owner_->OnRestarted(this, message.step);
 }
 
 Status Link::HandleStatic(const char* data, size_t length) {
@@ -290,9 +304,7 @@ void Link::Describe(PeerStats* stats) const {
   stats->backlog = channel_->backlog();
 }
 
-void Link::Probe() {
-  NotifyControl(channel_.get(), MessageType::kPing, 0, fabric::Urgency::kWake).IgnoreError();
-}
+void Link::Probe() { SendIfRoom(channel_.get(), ControlMessage(MessageType::kPing)); }
 
 void Link::OnConnected() {
   liveness_.OnHeard();
@@ -344,7 +356,7 @@ bool Link::Tick(Nanos now, bool excuse) {
       break;
     case Liveness::Verdict::kPing:
       // Its answer also ends a silence, so it must not be lost.
-      notifier_->SendControl(MessageType::kPing, 0, fabric::Urgency::kWake, 0,
+      notifier_->SendControl(ControlMessage(MessageType::kPing), fabric::Urgency::kWake,
                              fabric::After::Nothing());
       break;
     case Liveness::Verdict::kSilent:

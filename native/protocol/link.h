@@ -167,6 +167,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   Status HandleStatic(const char* data, size_t length);
   Status HandleEdge(const char* data, size_t length);
   Status HandleSlot(const char* data, size_t length);
+  Status HandlePoolSlot(const char* data, size_t length);
   Status HandleAbort(const char* data, size_t length);
   Status HandleCall(const char* data, size_t length);
   Status HandleReply(const char* data, size_t length);

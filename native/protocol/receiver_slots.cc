@@ -60,15 +60,17 @@ void ReceiverSlots::Return(uint32_t number, uint16_t slot) {
 }
 
 void ReceiverSlots::ReturnWritten(uint32_t number, uint16_t slot) {
-  notifier_->SendControl(MessageType::kReturnSlot, CreditOf(number, slot), fabric::Urgency::kLazy);
+  ControlMessage message(MessageType::kReturnSlot);
+  message.credit = CreditOf(number, slot);
+  notifier_->SendControl(message, fabric::Urgency::kLazy);
 }
 
-Status ReceiverSlots::OnSlot(const SlotMessage& message) {
+Status ReceiverSlots::OnSlot(const PoolSlotMessage& message) {
   const fabric::RemoteSpan place = {message.region_key, message.region_offset, 0};
   // The region must be known before the first write, and only this thread may look for it.
   channel_->Map(place);
   std::lock_guard<std::mutex> lock(mu_);
-  Pool* pool = FindLocked(message.edge);
+  Pool* pool = FindLocked(message.pool);
   if (pool == nullptr) return OkStatus();  // removed in the meantime
   if (message.slot != pool->slots.size() || pool->slots.size() >= pool->requested) {
     return Status(Code::kDataLoss, "a slot that was not requested");
@@ -114,7 +116,10 @@ ReceiverSlots::Pool* ReceiverSlots::FindLocked(uint32_t number) {
 
 // May be delayed: the receiver is not waiting for it, and the tensor that found no slot follows.
 void ReceiverSlots::SendRequest(uint32_t number, uint32_t slots) {
-  notifier_->SendControl(MessageType::kRequestSlots, number, fabric::Urgency::kLazy, slots);
+  ControlMessage message(MessageType::kRequestSlots);
+  message.pool = number;
+  message.count = slots;
+  notifier_->SendControl(message, fabric::Urgency::kLazy);
 }
 
 }  // namespace rdma_transport

@@ -42,7 +42,7 @@ class ReceiverSlots {
   void ReturnWritten(uint32_t number, uint16_t slot);
 
   // Messages of the receiver. A DataLoss status means a protocol violation.
-  Status OnSlot(const SlotMessage& message);
+  Status OnSlot(const PoolSlotMessage& message);
   Status OnCredit(uint64_t credit);
 
   // Returns the bytes of all slots that were requested.

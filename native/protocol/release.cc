@@ -12,7 +12,9 @@ struct BufferRelease {
   std::shared_ptr<const void> memory;
 
   ~BufferRelease() {
-    notifier->SendControl(MessageType::kRelease, buffer_id, urgency, 0, fabric::After::Nothing());
+    ControlMessage message(MessageType::kRelease);
+    message.buffer_id = buffer_id;
+    notifier->SendControl(message, urgency, fabric::After::Nothing());
   }
   static void Delete(void* release) { delete static_cast<BufferRelease*>(release); }
 };
@@ -25,8 +27,10 @@ struct SlotReturn {
   bool read_later = false;
 
   ~SlotReturn() {
-    notifier->SendControl(MessageType::kCredit, credit, fabric::Urgency::kLazy,
-                          read_later ? edge : 0, fabric::After::Nothing());
+    ControlMessage message(MessageType::kCredit);
+    message.credit = credit;
+    message.read_edge = read_later ? edge : 0;
+    notifier->SendControl(message, fabric::Urgency::kLazy, fabric::After::Nothing());
   }
   static void Delete(void* slot) { delete static_cast<SlotReturn*>(slot); }
 };

@@ -1,7 +1,6 @@
 #include "protocol/reliable_notifier.h"
 
 #include "base/parts.h"
-#include "protocol/control.h"
 
 namespace rdma_transport {
 
@@ -16,9 +15,8 @@ void ReliableNotifier::Send(const iovec* parts, int count, fabric::Urgency urgen
   on_queued_();
 }
 
-void ReliableNotifier::SendControl(MessageType type, uint64_t value, fabric::Urgency urgency,
-                                   uint32_t generation, fabric::After after) {
-  ControlMessage message = ControlOf(type, value, generation);
+void ReliableNotifier::SendControl(ControlMessage message, fabric::Urgency urgency,
+                                   fabric::After after) {
   const iovec part = {&message, sizeof(message)};
   Send(&part, 1, urgency, after);
 }

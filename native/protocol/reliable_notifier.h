@@ -28,8 +28,8 @@ class ReliableNotifier {
   // lost peer needs no notification.
   void Send(const iovec* parts, int count, fabric::Urgency urgency,
             fabric::After after = fabric::After::Everything());
-  void SendControl(MessageType type, uint64_t value, fabric::Urgency urgency,
-                   uint32_t generation = 0, fabric::After after = fabric::After::Everything());
+  void SendControl(ControlMessage message, fabric::Urgency urgency,
+                   fabric::After after = fabric::After::Everything());
   // Sends queued notifications. Returns true if the queue is empty.
   bool SendQueued();
 

@@ -19,40 +19,35 @@ Status Broken(const char* what) { return Status(Code::kDataLoss, what); }
 }  // namespace
 
 Status StaticReceiver::OnEdge(const TensorMessage& message) {
-  const uint64_t number = message.header.buffer_id;
-  if (number == 0 || number > UINT32_MAX) return Broken("an edge with an invalid number");
-  if (Find(static_cast<uint32_t>(number)) != nullptr) {
-    return Broken("an edge that was declared already");
-  }
+  const auto& [number, pool] = message.header.edge;
+  if (number == 0) return Broken("an edge without a number");
+  if (Find(number) != nullptr) return Broken("an edge that was declared already");
   if (edges_.size() >= kMaxEdges) return Broken("too many static edges");
   const size_t bytes = message.key.size() + message.dims.size() * sizeof(int64_t);
   if (described_bytes_ + bytes > kMaxDescribedBytes) {
     return Broken("static edges with keys and shapes that are too long");
   }
-  const uint64_t pool = message.header.region_key;
   if (pool != 0) RDMA_RETURN_IF_ERROR(JoinPool(pool, message.header.bytes));
   described_bytes_ += bytes;
-  Edge& edge = edges_[static_cast<uint32_t>(number)];
+  Edge& edge = edges_[number];
   edge.spec = {message.key, message.header.dtype, message.dims, message.header.bytes};
   edge.key = KeyId::OfEdge(message.key);
   edge.usual_key = edge.key.WithSuffix(kUsualSuffix);
-  edge.pool = static_cast<uint32_t>(pool);
+  edge.pool = pool;
   return OkStatus();
 }
 
-Status StaticReceiver::JoinPool(uint64_t number, uint64_t bytes) {
-  if (number > UINT32_MAX) return Broken("a pool of slots with an invalid number");
+Status StaticReceiver::JoinPool(uint32_t number, uint64_t bytes) {
   std::lock_guard<std::mutex> lock(mu_);
-  Pool& pool = pools_[static_cast<uint32_t>(number)];
+  Pool& pool = pools_[number];
   if (pool.edges > 0 && pool.bytes != bytes) return Broken("a pool with slots of different sizes");
   pool.bytes = bytes;
   ++pool.edges;
   return OkStatus();
 }
 
-void StaticReceiver::OnRetire(uint64_t number) {
-  if (number > UINT32_MAX) return;
-  const auto found = edges_.find(static_cast<uint32_t>(number));
+void StaticReceiver::OnRetire(uint32_t number) {
+  const auto found = edges_.find(number);
   if (found == edges_.end()) return;
   const EdgeSpec& spec = found->second.spec;
   described_bytes_ -= spec.key.size() + spec.dims.size() * sizeof(int64_t);
@@ -74,10 +69,10 @@ bool StaticReceiver::HasReceiverSlots() const {
                      [](const auto& entry) { return !entry.second.slots.empty(); });
 }
 
-Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count,
+Status StaticReceiver::OnRequestSlots(uint32_t pool, uint32_t count,
                                       std::shared_ptr<const void> link) {
   std::unique_lock<std::mutex> lock(mu_);
-  const auto found = pool > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(pool));
+  const auto found = pools_.find(pool);
   if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
   Pool& wanted = found->second;
   const uint64_t bytes = wanted.bytes;
@@ -89,7 +84,7 @@ Status StaticReceiver::OnRequestSlots(uint64_t pool, uint32_t count,
     RDMA_RETURN_IF_ERROR(ProvideSlotLocked(found->first, &wanted, Hold(memory)));
   }
   lock.unlock();
-  if (count > 0) MakeElsewhere(static_cast<uint32_t>(pool), bytes, count, std::move(link));
+  if (count > 0) MakeElsewhere(pool, bytes, count, std::move(link));
   return OkStatus();
 }
 
@@ -126,11 +121,10 @@ Status StaticReceiver::ProvideSlotLocked(uint32_t number, Pool* pool, SlotMemory
   const Status shared = channel_->Share(span.key);
   if (shared.code() == Code::kResourceExhausted) return OkStatus();  // registration failed
   RDMA_RETURN_IF_ERROR(shared);
-  SlotMessage message = {};
-  message.type = MessageType::kSlot;
-  message.flags = kReceiver;
+  PoolSlotMessage message = {};
+  message.type = MessageType::kPoolSlot;
   message.slot = static_cast<uint16_t>(pool->slots.size());
-  message.edge = number;
+  message.pool = number;
   message.region_key = span.key;
   message.region_offset = span.offset;
   const iovec part = {&message, sizeof(message)};
@@ -140,15 +134,15 @@ Status StaticReceiver::ProvideSlotLocked(uint32_t number, Pool* pool, SlotMemory
 }
 
 Status StaticReceiver::OnReturnSlot(uint64_t credit) {
-  const uint64_t number = credit >> 16;
   std::lock_guard<std::mutex> lock(mu_);
-  const auto found =
-      number > UINT32_MAX ? pools_.end() : pools_.find(static_cast<uint32_t>(number));
+  const auto found = pools_.find(static_cast<uint32_t>(credit >> 16));
   if (found == pools_.end()) return OkStatus();  // its edges were removed in the meantime
   if ((credit & 0xffff) >= found->second.slots.size()) {
     return Broken("the return of a slot that was not agreed on");
   }
-  notifier_->SendControl(MessageType::kCredit, credit, fabric::Urgency::kLazy);
+  ControlMessage message(MessageType::kCredit);
+  message.credit = credit;
+  notifier_->SendControl(message, fabric::Urgency::kLazy);
   return OkStatus();
 }
 

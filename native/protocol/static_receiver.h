@@ -31,10 +31,10 @@ class StaticReceiver {
   Status OnSlot(const SlotMessage& message);
   // Provides as many slots as there is memory for, from another thread those that need a new slab.
   // Without slots, the pool's edges stay dynamic. `link` owns this.
-  Status OnRequestSlots(uint64_t pool, uint32_t count, std::shared_ptr<const void> link);
+  Status OnRequestSlots(uint32_t pool, uint32_t count, std::shared_ptr<const void> link);
   // Returns a slot in which no tensor will be announced. What was written there has arrived.
   Status OnReturnSlot(uint64_t credit);
-  void OnRetire(uint64_t number);
+  void OnRetire(uint32_t number);
   // Sets the tensor that the notification announces, and its key.
   Status OnStatic(const StaticMessage& message, std::string_view suffix, Arrival* arrival,
                   KeyId* key);
@@ -67,7 +67,7 @@ class StaticReceiver {
     EdgeSpec spec;
   };
 
-  Status JoinPool(uint64_t number, uint64_t bytes);
+  Status JoinPool(uint32_t number, uint64_t bytes);
   SlotMemory Hold(char* memory) const;
   void MakeElsewhere(uint32_t number, uint64_t bytes, uint32_t count,
                      std::shared_ptr<const void> link);

@@ -125,8 +125,7 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
   header.type = MessageType::kEdge;
   header.dtype = variant.dtype;
   header.bytes = variant.bytes;
-  header.buffer_id = number;
-  header.region_key = variant.receiver_pool;
+  header.edge = {number, variant.receiver_pool};
   const TensorFrame frame(&header, variant.dims.data(), static_cast<int>(variant.dims.size()),
                           edge.key, nullptr, 0);
   return channel_->Notify(frame.parts(), frame.count(), fabric::Urgency::kWake);
@@ -135,7 +134,9 @@ Status StaticSender::Declare(const Edge& edge, const Variant& variant, uint32_t 
 void StaticSender::Demote(Variant* variant) {
   GlobalCounters().plan.demotions.fetch_add(1, std::memory_order_relaxed);
   // A peer that cannot be notified is lost, and the edge with it.
-  notifier_->SendControl(MessageType::kRetire, variant->number, fabric::Urgency::kLazy);
+  ControlMessage message(MessageType::kRetire);
+  message.edge = variant->number;
+  notifier_->SendControl(message, fabric::Urgency::kLazy);
   Undeclare(variant, std::exchange(variant->number, 0));
   variant->tensors = 0;
   variant->unknown_buffers = 0;

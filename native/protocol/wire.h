@@ -5,8 +5,10 @@
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/status.h"
@@ -14,7 +16,7 @@
 namespace rdma_transport {
 
 // Peers of different versions do not use the fabric.
-constexpr uint32_t kProtocolVersion = 16;
+constexpr uint32_t kProtocolVersion = 17;
 
 // What a notification is; its first byte.
 enum class MessageType : uint8_t {
@@ -24,9 +26,9 @@ enum class MessageType : uint8_t {
   kRelease = 4,     // the receiver is done with a descriptor's buffer
   kPing = 5,
   kPong = 6,
-  kEdge = 7,    // the sender declares a static edge: `buffer_id` is its number, `key` has no suffix
-  kSlot = 8,    // location of a slot: of an edge, or with kReceiver of a pool at the receiver
-  kStatic = 9,  // a tensor of a static edge is in this slot
+  kEdge = 7,           // the sender declares a static edge; its key has no suffix
+  kSlot = 8,           // a sender-side slot of an edge
+  kStatic = 9,         // a tensor of a static edge is in this slot
   kCredit = 10,        // the receiver is done with a receiver-side slot
   kRetire = 11,        // the sender removes an edge
   kRestart = 12,       // the sender restarted a step: discard what it sent for it before
@@ -37,15 +39,26 @@ enum class MessageType : uint8_t {
   kCall = 17,          // a call of the receiver's worker service
   kReply = 18,         // the end of a call
   kCancelCall = 19,    // the caller no longer waits for the reply
+  kPoolSlot = 20,      // a receiver-side slot of a pool
 };
 
 enum TensorFlags : uint8_t {
   kDead = 1,                 // the producer's branch was not taken
   kReceiverOwned = 2,        // the bytes lie in the receiver's own region
-  kReceiver = 4,             // of kSlot: it is receiver-side
   kOwnSuffix = 8,            // of kStatic: the key's suffix is not kUsualSuffix
   kBlocksUntilRelease = 16,  // of kDescriptor: the sender waits for the release
   kChecked = 32,             // the message has a checksum of the bytes
+};
+
+struct TensorSource {
+  uint64_t buffer_id;
+  uint64_t region_key;
+  uint64_t region_offset;
+};
+
+struct EdgeNumbers {
+  uint32_t number;
+  uint32_t pool;  // of its slots; 0 if they are sender-side
 };
 
 // The beginning of kInline, kDescriptor, kPull and kEdge. Followed by dimensions, key and payload.
@@ -57,27 +70,37 @@ struct TensorHeader {
   uint32_t dtype;
   int64_t step;
   uint64_t bytes;
-  uint64_t buffer_id;
-  uint64_t region_key;  // of kEdge: the pool of its slots; 0 if they are sender-side
-  uint64_t region_offset;
+  union {
+    TensorSource source;  // of kDescriptor
+    EdgeNumbers edge;     // of kEdge
+  };
   uint32_t key_length;
   uint32_t checksum;  // if kChecked
 };
 static_assert(sizeof(TensorHeader) == 56);
 
-// A slot. Numbers of sender-side slots are reused for other memory; each reuse increments the
-// generation.
+// Its number is reused for other memory; each reuse increments the generation.
 struct SlotMessage {
   MessageType type;
   uint8_t flags;
   uint16_t slot;
-  uint32_t edge;  // with kReceiver: the pool
+  uint32_t edge;
   uint64_t region_key;
   uint64_t region_offset;
   uint32_t generation;
   uint32_t reserved;
 };
 static_assert(sizeof(SlotMessage) == 32);
+
+struct PoolSlotMessage {
+  MessageType type;
+  uint8_t reserved;
+  uint16_t slot;
+  uint32_t pool;
+  uint64_t region_key;
+  uint64_t region_offset;
+};
+static_assert(sizeof(PoolSlotMessage) == 24);
 
 // A tensor in a slot of its edge, or of the edge's pool of receiver-side slots. Followed by the
 // key's suffix, unless it is the usual one, and by a StaticChecksum if kChecked.
@@ -108,16 +131,26 @@ inline std::string_view WithoutSuffix(std::string_view key) {
 
 constexpr uint64_t CreditOf(uint32_t pool, uint16_t slot) { return uint64_t{pool} << 16 | slot; }
 
-// `value` by type: kRelease: the buffer's ID; kPing, kPong: the ping's number; kCredit,
-// kReturnSlot: CreditOf(); kRetire: the edge; kRestart, kRestarted: the step; kRequestSlots: the
-// pool; kCancelCall: the call.
+// All messages without a structure of their own.
 struct ControlMessage {
+  ControlMessage() = default;
+  explicit ControlMessage(MessageType of) : type(of), reserved{}, generation(0), step(0) {}
+
   MessageType type;
   uint8_t reserved[3];
-  // Of kRestart, kRestarted: the step's new one; of kRequestSlots: how many; of kCredit: the edge
-  // whose later tensors the receiver wants to read from the sender's memory, or 0.
-  uint32_t generation;
-  uint64_t value;
+  union {
+    uint32_t generation;  // of kRestart, kRestarted: the step's new one
+    uint32_t count;       // of kRequestSlots
+    uint32_t read_edge;   // of kCredit: the receiver wants to read its later tensors; or 0
+  };
+  union {
+    int64_t step;        // of kRestart, kRestarted
+    uint32_t pool;       // of kRequestSlots
+    uint64_t credit;     // of kCredit, kReturnSlot: CreditOf()
+    uint32_t edge;       // of kRetire
+    uint64_t buffer_id;  // of kRelease
+    uint64_t call;       // of kCancelCall
+  };
 };
 static_assert(sizeof(ControlMessage) == 16);
 
@@ -167,9 +200,17 @@ struct TensorMessage {
 
 MessageType TypeOf(const char* data, size_t length);
 // The Parse functions return DataLoss if the bytes do not follow the protocol.
+//
+// A message that nothing follows.
+template <typename Message>
+Status ParseFixed(const char* data, size_t length, Message* message) {
+  static_assert(std::is_trivially_copyable_v<Message>);
+  if (length != sizeof(*message))
+    return Status(Code::kDataLoss, "a notification of a wrong length");
+  std::memcpy(message, data, sizeof(*message));
+  return OkStatus();
+}
 Status ParseTensor(const char* data, size_t length, TensorMessage* message);
-Status ParseControl(const char* data, size_t length, ControlMessage* message);
-Status ParseSlot(const char* data, size_t length, SlotMessage* message);
 // `error` points into the notification.
 Status ParseAbort(const char* data, size_t length, AbortMessage* message, std::string_view* error);
 // `body` points into the notification: the request or the error.

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "changing_memory.h"
 #include "input.h"
-#include "protocol/control.h"
 #include "protocol/integrity.h"
 #include "protocol/link.h"
 #include "scripted_fabric.h"
@@ -103,8 +102,8 @@ std::string Notification(Input* input) {
   if (form == 1) {
     ControlMessage message = {};
     message.type = static_cast<MessageType>(input->Below(20));
-    message.value = input->Number();
-    message.generation = static_cast<uint32_t>(message.value);
+    message.buffer_id = input->Number();
+    message.generation = static_cast<uint32_t>(message.buffer_id);
     return bytes_of(message);
   }
   if (form == 5) {
@@ -125,7 +124,9 @@ std::string Notification(Input* input) {
     message.region_key = input->Number();
     message.region_offset = input->Number() * 64;
     message.generation = static_cast<uint32_t>(input->Number());
-    return bytes_of(message);
+    if ((message.flags & 4) == 0) return bytes_of(message);
+    return bytes_of(PoolSlotMessage{MessageType::kPoolSlot, 0, message.slot, message.edge,
+                                    message.region_key, message.region_offset});
   }
   if (form == 3) {
     StaticMessage message = {};
@@ -145,9 +146,9 @@ std::string Notification(Input* input) {
   header.flags = input->Take<uint8_t>();
   header.dtype = static_cast<uint32_t>(input->Number());
   header.step = static_cast<int64_t>(input->Number());
-  header.buffer_id = input->Number();
-  header.region_key = input->Number();
-  header.region_offset = input->Number() * 64;
+  header.source.buffer_id = input->Number();
+  header.source.region_key = input->Number();
+  header.source.region_offset = input->Number() * 64;
   header.bytes = input->Number();
   header.checksum = input->Take<uint32_t>();
   std::vector<int64_t> dims(input->Below(4));
@@ -271,12 +272,15 @@ class World {
   void DeclareEdge() {
     TensorHeader header = {};
     header.type = MessageType::kEdge;
-    header.region_key = input_->Flag() ? 1 : 0;
+    const uint32_t pool = input_->Flag() ? 1 : 0;
     header.bytes = 128;
-    header.buffer_id = ++declared_;
+    header.edge = {++declared_, pool};
     NotifyRight(header);
-    if (header.region_key != 0) {
-      return NotifyRight(ControlOf(MessageType::kRequestSlots, header.region_key, memory::kSlots));
+    if (pool != 0) {
+      ControlMessage request(MessageType::kRequestSlots);
+      request.pool = pool;
+      request.count = memory::kSlots;
+      return NotifyRight(request);
     }
     SlotMessage slot = {};
     slot.type = MessageType::kSlot;
@@ -288,10 +292,9 @@ class World {
 
   // As an honest peer would, for a pool of an edge that the link has declared.
   void ProvideSlot() {
-    SlotMessage slot = {};
-    slot.type = MessageType::kSlot;
-    slot.flags = kReceiver;
-    slot.edge = static_cast<uint32_t>(1 + input_->Below(2));
+    PoolSlotMessage slot = {};
+    slot.type = MessageType::kPoolSlot;
+    slot.pool = static_cast<uint32_t>(1 + input_->Below(2));
     slot.slot = static_cast<uint16_t>(input_->Below(2));
     slot.region_key = kRegion;
     slot.region_offset = input_->Below(64) * 64;

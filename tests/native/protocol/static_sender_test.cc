@@ -35,14 +35,14 @@ class SlowChannel final : public fabric::Channel {
     ControlMessage control = {};
     if (parts[0].iov_len == sizeof(header)) {
       std::memcpy(&header, parts[0].iov_base, sizeof(header));
-      if (header.region_key != pool_) requested_ = 0;
-      pool_ = static_cast<uint32_t>(header.region_key);
-      edge_ = static_cast<uint32_t>(header.buffer_id);
+      if (header.edge.pool != pool_) requested_ = 0;
+      pool_ = header.edge.pool;
+      edge_ = header.edge.number;
     } else if (parts[0].iov_len == sizeof(control)) {
       std::memcpy(&control, parts[0].iov_base, sizeof(control));
-      if (control.type == MessageType::kRequestSlots) requested_ += control.generation;
-      if (control.type == MessageType::kReturnSlot) returned_ = control.value;
-      if (control.type == MessageType::kRetire) retired_ = control.value;
+      if (control.type == MessageType::kRequestSlots) requested_ += control.count;
+      if (control.type == MessageType::kReturnSlot) returned_ = control.credit;
+      if (control.type == MessageType::kRetire) retired_ = control.edge;
     }
     return OkStatus();
   }
@@ -65,7 +65,7 @@ class SlowChannel final : public fabric::Channel {
   uint64_t written() const { return written_; }
   // The number of the edge that was declared last, and of the one that was removed last.
   uint32_t edge() const { return edge_; }
-  uint64_t retired() const { return retired_; }
+  uint32_t retired() const { return retired_; }
   // The slot that was returned last.
   uint64_t returned() const { return returned_; }
   void SetRefuses(bool refuses) { refuses_ = refuses; }
@@ -87,7 +87,7 @@ class SlowChannel final : public fabric::Channel {
   int writes_ = 0;
   uint32_t pool_ = 0;
   uint32_t edge_ = 0;
-  uint64_t retired_ = 0;
+  uint32_t retired_ = 0;
   uint32_t requested_ = 0;
   uint64_t written_ = 0;
   uint64_t returned_ = ~uint64_t{0};
@@ -114,11 +114,10 @@ class StaticSenderTest : public ::testing::Test {
     sender_.Offer(planned);
   }
   Status Provide(uint16_t slot) {
-    SlotMessage message = {};
-    message.type = MessageType::kSlot;
-    message.flags = kReceiver;
+    PoolSlotMessage message = {};
+    message.type = MessageType::kPoolSlot;
     message.slot = slot;
-    message.edge = channel_.pool();
+    message.pool = channel_.pool();
     message.region_offset = slot;
     return sender_.receiver_slots().OnSlot(message);
   }
