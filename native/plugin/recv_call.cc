@@ -181,8 +181,8 @@ absl::Status RecvCall::TensorFrom(Delivery* delivery, tf::Tensor* tensor) const 
   if (reinterpret_cast<uintptr_t>(delivery->data) % kAlignment != 0) {
     return absl::DataLossError("a tensor that is not aligned: " + std::string(key));
   }
-  if (direct_ != nullptr && delivery->read_later != nullptr) {
-    *delivery->read_later = direct_->WouldHold(*delivery);
+  if (direct_ != nullptr && delivery->read_later && direct_->WouldHold(*delivery)) {
+    delivery->read_later.Send();
   }
   const bool own = delivery->exclusive && delivery->mode != Mode::kStatic;
   if (!own && !MayShare()) {

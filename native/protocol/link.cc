@@ -152,7 +152,10 @@ Status Link::DispatchControl(const ControlMessage& message) {
       return OkStatus();
     case MessageType::kCredit:
       Trace::Released(*context_.traffic, message.credit | Trace::kCreditBit);
-      return static_sender_->OnCredit(message.credit, message.read_edge);
+      return static_sender_->receiver_slots().OnCredit(message.credit);
+    case MessageType::kReadLater:
+      static_sender_->OnReadLater(message.edge);
+      return OkStatus();
     case MessageType::kRetire:
       static_receiver_->OnRetire(message.edge);
       return OkStatus();

@@ -1,7 +1,5 @@
 #include "protocol/release.h"
 
-#include <utility>
-
 namespace rdma_transport {
 namespace {
 
@@ -22,14 +20,11 @@ struct BufferRelease {
 struct SlotReturn {
   std::shared_ptr<ReliableNotifier> notifier;
   uint64_t credit;
-  uint32_t edge;
   std::shared_ptr<const void> memory;
-  bool read_later = false;
 
   ~SlotReturn() {
     ControlMessage message(MessageType::kCredit);
     message.credit = credit;
-    message.read_edge = read_later ? edge : 0;
     notifier->SendControl(message, fabric::Urgency::kLazy, fabric::After::Nothing());
   }
   static void Delete(void* slot) { delete static_cast<SlotReturn*>(slot); }
@@ -44,10 +39,15 @@ OwnerRef ReleaseBufferOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_
 }
 
 OwnerRef ReturnSlotOnDrop(std::shared_ptr<ReliableNotifier> notifier, uint64_t credit,
-                          uint32_t edge, std::shared_ptr<const void> memory, bool** read_later) {
-  auto* slot = new SlotReturn{std::move(notifier), credit, edge, std::move(memory)};
-  *read_later = &slot->read_later;
-  return OwnerRef(slot, &SlotReturn::Delete);
+                          std::shared_ptr<const void> memory) {
+  return OwnerRef(new SlotReturn{std::move(notifier), credit, std::move(memory)},
+                  &SlotReturn::Delete);
+}
+
+void ReadLater::Send() const {
+  ControlMessage message(MessageType::kReadLater);
+  message.edge = edge_;
+  notifier_->SendControl(message, fabric::Urgency::kLazy, fabric::After::Nothing());
 }
 
 }  // namespace rdma_transport

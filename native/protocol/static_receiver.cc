@@ -195,12 +195,10 @@ Status StaticReceiver::TakeFromPool(uint32_t pool, const StaticMessage& message,
   }
   delivery->data = static_cast<const char*>(slot.get());
   delivery->exclusive = true;
-  bool* read_later = nullptr;
-  delivery->owner = ReturnSlotOnDrop(notifier_, CreditOf(pool, message.slot), message.edge,
-                                     std::move(slot), &read_later);
+  delivery->owner = ReturnSlotOnDrop(notifier_, CreditOf(pool, message.slot), std::move(slot));
   // Others read into memory of their own, from which it would be copied as from the slot.
   const bool reads = !channel_->Copies() && !channel_->OutlivedByTransfers();
-  if (reads) delivery->read_later = read_later;
+  if (reads) delivery->read_later = {notifier_, message.edge};
   return OkStatus();
 }
 

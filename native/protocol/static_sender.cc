@@ -479,13 +479,10 @@ Status StaticSender::NotifyTensor(StaticMessage message, const Outgoing& tensor,
 }
 
 // The edge's lock may be held by a thread that waits for this one, the polling thread.
-Status StaticSender::OnCredit(uint64_t credit, uint32_t read_edge) {
-  if (read_edge != 0) {
-    std::lock_guard<std::mutex> lock(mu_);
-    const auto found = numbered_.find(read_edge);
-    if (found != numbered_.end()) found->second->read_by_peer = true;
-  }
-  return receiver_slots_.OnCredit(credit);
+void StaticSender::OnReadLater(uint32_t edge) {
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = numbered_.find(edge);
+  if (found != numbered_.end()) found->second->read_by_peer = true;
 }
 
 void StaticSender::OnWritten(uint64_t cookie, const Status& status) {

@@ -63,9 +63,8 @@ class StaticSender {
   // Returns false if it must be sent in dynamic mode; it may have been staged.
   bool Send(Outgoing* tensor, SendOutcome* outcome);
 
-  // The receiver returned a slot. Unless `read_edge` is 0, it wants to read later tensors of that
-  // edge, which are then sent in dynamic mode. DataLoss means a protocol violation.
-  Status OnCredit(uint64_t credit, uint32_t read_edge);
+  // The receiver wants to read later tensors of the edge, which are then sent in dynamic mode.
+  void OnReadLater(uint32_t edge);
   // Where the receiver's messages of slots go.
   ReceiverSlots& receiver_slots() { return receiver_slots_; }
   // A write has ended as `status` says, so its source may change.

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fabric/fabric.h"
 #include "protocol/counters.h"
+#include "protocol/release.h"
 
 namespace rdma_transport {
 
@@ -66,9 +67,9 @@ struct Delivery {
   uint32_t checksum = 0;
   Mode mode = Mode::kInline;
   uint64_t arrival = 0;  // from Trace::Arrived()
-  // If not null, the receiver may set it to true before it drops `owner`: it then reads later
-  // tensors of this edge itself, from the sender's memory to where it wants them.
-  bool* read_later = nullptr;
+  // If set, the receiver may send it: it then reads later tensors of this edge itself, from the
+  // sender's memory to where it wants them.
+  ReadLater read_later;
 };
 
 }  // namespace rdma_transport

@@ -40,6 +40,7 @@ enum class MessageType : uint8_t {
   kReply = 18,         // the end of a call
   kCancelCall = 19,    // the caller no longer waits for the reply
   kPoolSlot = 20,      // a receiver-side slot of a pool
+  kReadLater = 21,     // the receiver wants to read later tensors of an edge instead
 };
 
 enum TensorFlags : uint8_t {
@@ -141,13 +142,12 @@ struct ControlMessage {
   union {
     uint32_t generation;  // of kRestart, kRestarted: the step's new one
     uint32_t count;       // of kRequestSlots
-    uint32_t read_edge;   // of kCredit: the receiver wants to read its later tensors; or 0
   };
   union {
     int64_t step;        // of kRestart, kRestarted
     uint32_t pool;       // of kRequestSlots
     uint64_t credit;     // of kCredit, kReturnSlot: CreditOf()
-    uint32_t edge;       // of kRetire
+    uint32_t edge;       // of kRetire, kReadLater
     uint64_t buffer_id;  // of kRelease
     uint64_t call;       // of kCancelCall
   };

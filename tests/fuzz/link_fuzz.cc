@@ -101,7 +101,7 @@ std::string Notification(Input* input) {
   if (form == 0) return input->Bytes(input->Take<uint8_t>());
   if (form == 1) {
     ControlMessage message = {};
-    message.type = static_cast<MessageType>(input->Below(20));
+    message.type = static_cast<MessageType>(input->Below(22));
     message.buffer_id = input->Number();
     message.generation = static_cast<uint32_t>(message.buffer_id);
     return bytes_of(message);

@@ -203,14 +203,14 @@ TEST_F(StaticSenderTest, TensorsThatTheReceiverWantsToReadComeInNoSlot) {
   Plan("another");
   EXPECT_EQ(Send(), Mode::kStatic);
   const uint32_t edge = channel_.edge() - 1;
-  EXPECT_TRUE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge).ok());
+  sender_.OnReadLater(edge);
+  EXPECT_TRUE(Credit(0).ok());
   EXPECT_EQ(Send(), Mode::kDynamic);
   EXPECT_EQ(channel_.retired(), edge);
   EXPECT_EQ(Send("another"), Mode::kStatic) << "it was not asked for";
   Plan("edge");
   for (int i = 0; i < 8; ++i) EXPECT_EQ(Send(), Mode::kDynamic);
-  EXPECT_TRUE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge).ok()) << "it is removed";
-  EXPECT_FALSE(sender_.OnCredit(CreditOf(channel_.pool(), 0), edge + 1).ok()) << "returned twice";
+  sender_.OnReadLater(edge);  // it is removed
   sender_.Withdraw("edge");
   Plan("edge");
   EXPECT_EQ(Send(), Mode::kStatic) << "of another graph";
