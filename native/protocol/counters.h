@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/histogram.h"
+#include "protocol/peer_id.h"
 
 namespace rdma_transport {
 
@@ -64,11 +65,9 @@ struct PlanCounters {
 // Traffic between a task of this process and a remote one, on all links. Sending threads and the
 // receiving thread write to separate cache lines.
 struct Traffic {
-  Traffic(std::string local_task, std::string remote_task)
-      : local(std::move(local_task)), remote(std::move(remote_task)) {}
+  Traffic(std::string local, std::string remote) : tasks{std::move(local), std::move(remote)} {}
 
-  const std::string local;
-  const std::string remote;
+  const TaskPair tasks;
   alignas(64) ModeCounter sent[kModeCount];
   alignas(64) ModeCounter received[kModeCount];
   Histogram receive_time[kModeCount];  // from the beginning of a receive to its tensor

@@ -90,7 +90,7 @@ void DynamicReceiver::TakeDescriptor(const TensorHeader& header, Arrival* arriva
   if (mapped.data == nullptr ||
       (!blocks_until_release && reinterpret_cast<uintptr_t>(mapped.data) % kTensorAlignment != 0)) {
     delivery.status = Status(Code::kResourceExhausted,
-                             "a tensor of peer " + context_.traffic->remote +
+                             "a tensor of peer " + context_.traffic->tasks.remote +
                                  " cannot be mapped here (limits on memory or open files?)");
     delivery.data = nullptr;
     delivery.owner.Reset();

@@ -55,12 +55,12 @@ void Endpoint::Unplan(const std::string& owner) {
 
 void Endpoint::Receive(Peer* peer, int64_t step, std::string_view key,
                        const std::shared_ptr<PendingRecv>& recv, const BootstrapCall& call) {
-  if (steps_.Receive(peer->traffic(), step, key, recv)) peer->Wait(recv, call);
+  if (steps_.Receive(peer->id(), step, key, recv)) peer->Wait(recv, call);
 }
 
 void Endpoint::Watch(Peer* peer, int64_t step, std::string_view key,
                      const std::shared_ptr<PendingRecv>& recv) {
-  if (steps_.Receive(peer->traffic(), step, key, recv)) peer->Watch(recv);
+  if (steps_.Receive(peer->id(), step, key, recv)) peer->Watch(recv);
 }
 
 void Endpoint::EndStep(int64_t step) {
@@ -140,11 +140,11 @@ std::vector<PeerStats> Endpoint::Stats() const {
 
 PeerStats Endpoint::StatsOfCaller(const Traffic* traffic) const {
   PeerStats stats;
-  stats.local = traffic->local;
-  stats.task = traffic->remote;
+  stats.local = traffic->tasks.local;
+  stats.task = traffic->tasks.remote;
   stats.traffic = traffic;
   stats.transport = "idle";
-  for (const auto& link : links_.UpTo(traffic->remote)) {
+  for (const auto& link : links_.UpTo(traffic->tasks.remote)) {
     link->Describe(&stats);
     stats.links = 1;
   }

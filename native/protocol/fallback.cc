@@ -20,7 +20,7 @@ Status Forbidden(const std::string& tensor, const std::string& reason) {
 Status Fallback::Send(Traffic* traffic, int64_t step, std::string_view key, uint64_t bytes,
                       const std::string& reason, FallbackSend* transport) {
   if (!settings_.allow_fallback) {
-    const Status forbidden = Forbidden("for peer " + traffic->remote, reason);
+    const Status forbidden = Forbidden("for peer " + traffic->tasks.remote, reason);
     return Status(forbidden.code(), forbidden.message() + "; edge: " + std::string(key));
   }
   traffic->Sent(Mode::kGrpc).Add(bytes);
@@ -28,42 +28,41 @@ Status Fallback::Send(Traffic* traffic, int64_t step, std::string_view key, uint
   GlobalCounters().fallback_reasons.Add(reason.substr(0, reason.find('\n')));
   // Recorded first, so that a link that comes up later finds it. If the receiver waits for it
   // already, Fetched() is called in the meantime.
-  Record(traffic, step, key);
+  Record(&traffic->tasks, step, key);
   const Nanos begin = Trace::On() ? Now() : 0;
   const Status status = transport->Send();
-  if (begin != 0) Trace::Sent(*traffic, begin, step, key, bytes, Mode::kGrpc, /*handle=*/0);
-  if (IsWaiting(step, key)) Notify(traffic, step, key, reason);
+  if (begin != 0) Trace::Sent(&traffic->tasks, begin, step, key, bytes, Mode::kGrpc, /*handle=*/0);
+  if (IsWaiting(step, key)) Notify(&traffic->tasks, step, key, reason);
   return status;
 }
 
 void Fallback::FailOne(Traffic* traffic, int64_t step, std::string_view key,
                        const std::string& reason, FallbackSend* transport) {
-  Log(LogLevel::kWarning, "a tensor for peer " + traffic->remote + " was not sent: " + reason +
-                              "; edge: " + std::string(key));
+  Log(LogLevel::kWarning, "a tensor for peer " + traffic->tasks.remote +
+                              " was not sent: " + reason + "; edge: " + std::string(key));
   if (settings_.allow_fallback) {
     Send(traffic, step, key, /*bytes=*/0, reason, transport).IgnoreError();
   } else {
-    Record(traffic, step, key);
-    Notify(traffic, step, key, reason);
+    Record(&traffic->tasks, step, key);
+    Notify(&traffic->tasks, step, key, reason);
   }
 }
 
-void Fallback::Record(const Traffic* traffic, int64_t step, std::string_view key) {
+void Fallback::Record(PeerId peer, int64_t step, std::string_view key) {
   std::lock_guard<std::mutex> lock(mu_);
   Waiting& waiting = steps_[step];
-  ++waiting.try_emplace(std::string(key), Pending{traffic}).first->second.tensors;
+  ++waiting.try_emplace(std::string(key), Pending{peer}).first->second.tensors;
 }
 
-void Fallback::Notify(const Traffic* traffic, int64_t step, std::string_view key,
-                      const std::string& reason) {
-  for (const auto& link : links_->UpTo(traffic->remote)) link->SendPull(step, key, reason);
+void Fallback::Notify(PeerId peer, int64_t step, std::string_view key, const std::string& reason) {
+  for (const auto& link : links_->UpTo(peer->remote)) link->SendPull(step, key, reason);
 }
 
 void Fallback::SendLost(Traffic* traffic, UnackedTensor lost) {
   if (!settings_.allow_fallback) {
     GlobalCounters().errors.Add("fallback_forbidden");
     return lost.tensor->Fail(
-        Status(Code::kUnavailable, "peer " + traffic->remote +
+        Status(Code::kUnavailable, "peer " + traffic->tasks.remote +
                                        " is lost: the link broke before delivery of " + lost.key +
                                        " was confirmed, and RDMA_TRANSPORT_FALLBACK=forbid"));
   }
@@ -104,7 +103,7 @@ void Fallback::OnLinkUp(Link* link) {
     std::lock_guard<std::mutex> lock(mu_);
     for (const auto& [step, tensors] : steps_) {
       for (const auto& [key, pending] : tensors) {
-        if (pending.traffic != link->traffic()) continue;
+        if (pending.peer != link->peer()) continue;
         for (uint32_t i = 0; i < pending.tensors; ++i) waiting.emplace_back(step, key);
       }
     }

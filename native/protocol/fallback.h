@@ -49,13 +49,12 @@ class Fallback {
  private:
   // The tensors of one key that TensorFlow's transport keeps until they are fetched.
   struct Pending {
-    const Traffic* traffic;
+    PeerId peer;
     uint32_t tensors = 0;
   };
   using Waiting = std::map<std::string, Pending, std::less<>>;  // by key
-  void Record(const Traffic* traffic, int64_t step, std::string_view key);
-  void Notify(const Traffic* traffic, int64_t step, std::string_view key,
-              const std::string& reason);
+  void Record(PeerId peer, int64_t step, std::string_view key);
+  void Notify(PeerId peer, int64_t step, std::string_view key, const std::string& reason);
   bool IsWaiting(int64_t step, std::string_view key);
 
   const Settings& settings_;

@@ -9,7 +9,7 @@ namespace rdma_transport {
 
 void HandOver(Traffic* traffic, Delivery delivery, PendingRecv* recv) {
   Trace::HandedOver(delivery.arrival);
-  Verify(traffic->remote, &delivery);
+  Verify(traffic->tasks.remote, &delivery);
   if (delivery.status.ok()) traffic->Waited(delivery.mode).Add(Now() - recv->began());
   recv->OnDelivery(std::move(delivery));
 }

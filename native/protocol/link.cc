@@ -48,7 +48,7 @@ SendOutcome Link::Send(Outgoing* tensor) {
   const Nanos begin = Now();
   const SendOutcome outcome = SendBest(tensor);
   if (outcome.status.ok() && outcome.elsewhere == nullptr) {
-    Trace::Sent(*context_.traffic, begin, tensor->step, tensor->key, tensor->bytes, outcome.mode,
+    Trace::Sent(peer(), begin, tensor->step, tensor->key, tensor->bytes, outcome.mode,
                 outcome.handle);
   }
   return outcome;
@@ -148,10 +148,10 @@ Status Link::DispatchControl(const ControlMessage& message) {
       if (!outstanding_.Release(message.buffer_id)) {
         return Status(Code::kDataLoss, "the peer released a buffer that is not outstanding");
       }
-      Trace::Released(*context_.traffic, message.buffer_id);
+      Trace::Released(peer(), message.buffer_id);
       return OkStatus();
     case MessageType::kCredit:
-      Trace::Released(*context_.traffic, message.credit | Trace::kCreditBit);
+      Trace::Released(peer(), message.credit | Trace::kCreditBit);
       return static_sender_->receiver_slots().OnCredit(message.credit);
     case MessageType::kReadLater:
       static_sender_->OnReadLater(message.edge);
@@ -198,7 +198,7 @@ Status Link::HandleTensor(const char* data, size_t length) {
   RDMA_RETURN_IF_ERROR(dynamic_receiver_->OnTensor(&message, &arrival));
   if (begin != 0 && !arrival.pull) {
     arrival.delivery.arrival =
-        Trace::Arrived(*context_.traffic, begin, message.header.step, message.key, /*suffix=*/{},
+        Trace::Arrived(peer(), begin, message.header.step, message.key, /*suffix=*/{},
                        arrival.delivery.bytes, arrival.delivery.mode);
   }
   owner_->OnArrival(message.header.step, KeyId::Of(message.key), std::move(arrival));
@@ -281,7 +281,7 @@ Status Link::HandleStatic(const char* data, size_t length) {
   RDMA_RETURN_IF_ERROR(static_receiver_->OnStatic(message, suffix, &arrival, &key));
   if (begin != 0) {
     arrival.delivery.arrival = Trace::Arrived(
-        *context_.traffic, begin, message.step, static_receiver_->NameOf(message.edge),
+        peer(), begin, message.step, static_receiver_->NameOf(message.edge),
         suffix.empty() ? kUsualSuffix : suffix, arrival.delivery.bytes, Mode::kStatic);
   }
   owner_->OnArrival(message.step, key, std::move(arrival));

@@ -87,7 +87,7 @@ class Link final : public fabric::ChannelHandler, public std::enable_shared_from
   // The ID that the request of the link carries; see pairing.h. As above.
   void set_id(std::string id) { id_ = std::move(id); }
   const std::string& id() const { return id_; }
-  const Traffic* traffic() const { return context_.traffic; }
+  PeerId peer() const { return &context_.traffic->tasks; }
   // When the link came up, in seconds since 1970.
   double since() const { return since_; }
   bool up() const { return up_.load(std::memory_order_acquire); }

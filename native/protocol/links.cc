@@ -130,11 +130,11 @@ std::shared_ptr<Link> Links::Over(const fabric::Channel* channel) const {
   return found == links_.end() ? nullptr : found->second.link;
 }
 
-bool Links::AllUp(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const {
+bool Links::AllUp(PeerId peer, const std::function<bool(const Link&)>& holds) const {
   std::lock_guard<std::mutex> lock(mu_);
   return std::all_of(links_.begin(), links_.end(), [&](const auto& entry) {
     const Link& link = *entry.second.link;
-    return link.traffic() != traffic || !link.up() || holds(link);
+    return link.peer() != peer || !link.up() || holds(link);
   });
 }
 

@@ -57,7 +57,7 @@ class Links {
   std::shared_ptr<Link> Over(const fabric::Channel* channel) const;
   // Returns whether `holds` is true of every link to that peer that is up. `holds` is called with a
   // lock held and must not call this table.
-  bool AllUp(const Traffic* traffic, const std::function<bool(const Link&)>& holds) const;
+  bool AllUp(PeerId peer, const std::function<bool(const Link&)>& holds) const;
   // Probes the links to all incarnations of a remote task, so that those that broke unnoticed end.
   void Probe(const std::string& task) const;
 

@@ -13,7 +13,7 @@ constexpr size_t kRememberedSteps = 1024;
 
 }  // namespace
 
-Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
+Mailbox::Taken Mailbox::TakeOrWait(int64_t step, const KeyId& key, PeerId source,
                                    const std::shared_ptr<PendingRecv>& recv, Arrival* arrival) {
   Shard& shard = ShardOf(step);
   std::lock_guard<std::mutex> lock(shard.mu);
@@ -117,7 +117,7 @@ std::list<std::shared_ptr<PendingRecv>> Mailbox::TakePendingIf(int64_t step, Cho
   return taken;
 }
 
-std::list<std::shared_ptr<PendingRecv>> Mailbox::TakePending(int64_t step, const Traffic* source) {
+std::list<std::shared_ptr<PendingRecv>> Mailbox::TakePending(int64_t step, PeerId source) {
   return TakePendingIf(step, [source](const Waiting& kept) { return kept.source == source; });
 }
 

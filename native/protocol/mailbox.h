@@ -32,6 +32,8 @@ struct Arrival {
   // Set if the bytes must first be read from `source` over `channel`.
   std::shared_ptr<fabric::Channel> channel;
   fabric::RemoteSpan source;
+
+  PeerId peer() const { return &traffic->tasks; }
 };
 
 // Thread-safe.
@@ -44,7 +46,7 @@ class Mailbox {
     kEnded,    // the step has ended; `recv` was not kept
   };
   // Takes the tensor, or keeps `recv` until it arrives. `source` is the task that sends it.
-  Taken TakeOrWait(int64_t step, const KeyId& key, const Traffic* source,
+  Taken TakeOrWait(int64_t step, const KeyId& key, PeerId source,
                    const std::shared_ptr<PendingRecv>& recv, Arrival* arrival);
   // Returns the receive that waits for the tensor and leaves `arrival` to the caller. If there is
   // none, returns null and keeps the tensor, or drops it if its step has ended. A notice is put in
@@ -53,7 +55,7 @@ class Mailbox {
   std::shared_ptr<PendingRecv> Put(int64_t step, const KeyId& key, Arrival* arrival);
   void Remove(int64_t step, const KeyId& key, const PendingRecv* recv);
   // Removes and returns the receives of this step that wait for a tensor from `source`.
-  std::list<std::shared_ptr<PendingRecv>> TakePending(int64_t step, const Traffic* source);
+  std::list<std::shared_ptr<PendingRecv>> TakePending(int64_t step, PeerId source);
   void EndStep(int64_t step);
   // If `closes` returns true: discards what arrived, and what will, as if the step had ended.
   // Pending receives stay. `closes` is called with a lock held.
@@ -72,7 +74,7 @@ class Mailbox {
  private:
   struct Waiting {
     std::shared_ptr<PendingRecv> recv;
-    const Traffic* source;
+    PeerId source;
   };
   struct Box {  // nearly always of one element; an empty list allocates nothing
     std::list<Arrival> arrivals;

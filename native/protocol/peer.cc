@@ -249,7 +249,7 @@ void Peer::ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_vie
   traffic_->Received(Mode::kGrpc).Add(bytes);
   traffic_->Waited(Mode::kGrpc).Add(Now() - recv.began());
   if (!Trace::On()) return;
-  Trace::HandedOver(Trace::Arrived(*traffic_, begin, step, key, /*suffix=*/{}, bytes, Mode::kGrpc));
+  Trace::HandedOver(Trace::Arrived(id(), begin, step, key, /*suffix=*/{}, bytes, Mode::kGrpc));
 }
 
 // --- Reports ---
@@ -257,7 +257,7 @@ void Peer::ReceivedByGrpc(const PendingRecv& recv, int64_t step, std::string_vie
 PeerStats Peer::Stats() const {
   static constexpr const char* kNames[] = {"idle", "connecting", "", "grpc", "unreachable"};
   PeerStats stats;
-  stats.local = traffic_->local;
+  stats.local = id()->local;
   stats.task = task_;
   stats.address = address_;
   stats.traffic = traffic_;

@@ -51,6 +51,7 @@ class Peer {
   bool by_grpc() const;
   // Returns what carries tensors to this peer now: the name of a fabric, or "grpc".
   std::string transport() const;
+  PeerId id() const { return &traffic_->tasks; }
   const Traffic* traffic() const { return traffic_; }
 
   // Sends the tensor now, or keeps it until the transport is decided. `call` may be called later,

@@ -4,7 +4,7 @@
 
 namespace rdma_transport {
 
-StepAborts::State& StepAborts::RememberLocked(const Traffic* task, int64_t step) {
+StepAborts::State& StepAborts::RememberLocked(PeerId task, int64_t step) {
   Step& entry = steps_[step];
   const bool known = task == nullptr ? entry.own.aborted || entry.own.generation != 0
                                      : entry.peers.count(task) != 0;
@@ -17,7 +17,7 @@ StepAborts::State& StepAborts::RememberLocked(const Traffic* task, int64_t step)
 
 // Restarted steps are dropped last: they are still in use, and without the generation no abort of
 // them would take effect.
-void StepAborts::MakeRoomLocked(const Traffic* task) {
+void StepAborts::MakeRoomLocked(PeerId task) {
   std::deque<int64_t>& kept = memories_[task].steps;
   for (size_t tries = kept.size(); kept.size() > kRemembered; --tries) {
     const int64_t oldest = kept.front();
@@ -30,7 +30,7 @@ void StepAborts::MakeRoomLocked(const Traffic* task) {
   }
 }
 
-bool StepAborts::RestartedLocked(const Traffic* task, int64_t step) const {
+bool StepAborts::RestartedLocked(PeerId task, int64_t step) const {
   const auto found = steps_.find(step);
   if (found == steps_.end()) return false;
   if (task == nullptr) return found->second.own.generation != 0;
@@ -38,7 +38,7 @@ bool StepAborts::RestartedLocked(const Traffic* task, int64_t step) const {
   return theirs != found->second.peers.end() && theirs->second.generation != 0;
 }
 
-void StepAborts::ForgetLocked(const Traffic* task, int64_t step) {
+void StepAborts::ForgetLocked(PeerId task, int64_t step) {
   const auto found = steps_.find(step);
   if (found == steps_.end()) return;
   Step& entry = found->second;
@@ -60,20 +60,20 @@ bool StepAborts::Abort(int64_t step, std::string error) {
   return true;
 }
 
-StepAbort StepAborts::ForLocked(const Traffic* peer, int64_t step, const Step& found) const {
+StepAbort StepAborts::ForLocked(PeerId peer, int64_t step, const Step& found) const {
   const auto theirs = found.peers.find(peer);
   return {step, found.own.generation, theirs == found.peers.end() ? 0 : theirs->second.generation,
           found.own.error};
 }
 
-std::optional<StepAbort> StepAborts::For(const Traffic* peer, int64_t step) const {
+std::optional<StepAbort> StepAborts::For(PeerId peer, int64_t step) const {
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = steps_.find(step);
   if (found == steps_.end() || !found->second.own.aborted) return std::nullopt;
   return ForLocked(peer, step, found->second);
 }
 
-std::vector<StepAbort> StepAborts::AllFor(const Traffic* peer) const {
+std::vector<StepAbort> StepAborts::AllFor(PeerId peer) const {
   std::vector<StepAbort> all;
   std::lock_guard<std::mutex> lock(mu_);
   for (const auto& [step, entry] : steps_) {
@@ -116,7 +116,7 @@ std::vector<std::pair<int64_t, uint32_t>> StepAborts::Restarted() const {
   return restarted;
 }
 
-void StepAborts::OnPeerUp(const Traffic* peer, uint64_t incarnation) {
+void StepAborts::OnPeerUp(PeerId peer, uint64_t incarnation) {
   std::lock_guard<std::mutex> lock(mu_);
   Memory& memory = memories_[peer];
   if (memory.incarnation == incarnation) return;
@@ -124,7 +124,7 @@ void StepAborts::OnPeerUp(const Traffic* peer, uint64_t incarnation) {
   memory = {incarnation, {}};
 }
 
-bool StepAborts::OnPeerAbort(const Traffic* peer, uint64_t incarnation, const StepAbort& abort) {
+bool StepAborts::OnPeerAbort(PeerId peer, uint64_t incarnation, const StepAbort& abort) {
   std::lock_guard<std::mutex> lock(mu_);
   if (memories_[peer].incarnation != incarnation) return false;
   const auto found = steps_.find(abort.step);
@@ -136,7 +136,7 @@ bool StepAborts::OnPeerAbort(const Traffic* peer, uint64_t incarnation, const St
   return true;
 }
 
-void StepAborts::OnPeerRestart(const Traffic* peer, uint64_t incarnation, int64_t step,
+void StepAborts::OnPeerRestart(PeerId peer, uint64_t incarnation, int64_t step,
                                uint32_t generation) {
   std::lock_guard<std::mutex> lock(mu_);
   if (memories_[peer].incarnation != incarnation) return;
@@ -144,7 +144,7 @@ void StepAborts::OnPeerRestart(const Traffic* peer, uint64_t incarnation, int64_
   if (generation > theirs.generation) theirs = {generation, false, {}};
 }
 
-std::optional<std::string> StepAborts::ErrorOf(const Traffic* peer, int64_t step) const {
+std::optional<std::string> StepAborts::ErrorOf(PeerId peer, int64_t step) const {
   std::lock_guard<std::mutex> lock(mu_);
   const auto found = steps_.find(step);
   if (found == steps_.end()) return std::nullopt;

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/counters.h"
+#include "protocol/peer_id.h"
 
 namespace rdma_transport {
 
@@ -29,8 +29,7 @@ struct StepAbort {
   std::string error;             // opaque: comes from and goes to the layer above
 };
 
-// Thread-safe. Remembers at most kRemembered aborted or restarted steps of each task. A peer is
-// identified by its Traffic, which lives as long as the process.
+// Thread-safe. Remembers at most kRemembered aborted or restarted steps of each task.
 class StepAborts {
  public:
   static constexpr size_t kRemembered = 1024;
@@ -38,8 +37,8 @@ class StepAborts {
   // Returns false if this task had already aborted this generation of the step.
   bool Abort(int64_t step, std::string error);
   // Returns the aborts of which `peer` must be notified: of one step, or of all.
-  std::optional<StepAbort> For(const Traffic* peer, int64_t step) const;
-  std::vector<StepAbort> AllFor(const Traffic* peer) const;
+  std::optional<StepAbort> For(PeerId peer, int64_t step) const;
+  std::vector<StepAbort> AllFor(PeerId peer) const;
   // Ends the step on this task and forgets it.
   void End(int64_t step);
   // Starts a new generation of the step on this task and returns it.
@@ -51,12 +50,12 @@ class StepAborts {
 
   // --- Peers. `incarnation` changes when a peer restarts.
   // A link to this incarnation of the peer came up: forgets what earlier ones aborted.
-  void OnPeerUp(const Traffic* peer, uint64_t incarnation);
+  void OnPeerUp(PeerId peer, uint64_t incarnation);
   // Returns false if the abort is of an earlier generation or another incarnation.
-  bool OnPeerAbort(const Traffic* peer, uint64_t incarnation, const StepAbort& abort);
-  void OnPeerRestart(const Traffic* peer, uint64_t incarnation, int64_t step, uint32_t generation);
+  bool OnPeerAbort(PeerId peer, uint64_t incarnation, const StepAbort& abort);
+  void OnPeerRestart(PeerId peer, uint64_t incarnation, int64_t step, uint32_t generation);
   // Returns the error with which the peer aborted the step, or nullopt if it did not.
-  std::optional<std::string> ErrorOf(const Traffic* peer, int64_t step) const;
+  std::optional<std::string> ErrorOf(PeerId peer, int64_t step) const;
 
  private:
   // The state of a step on one task.
@@ -67,22 +66,22 @@ class StepAborts {
   };
   struct Step {
     State own;
-    std::map<const Traffic*, State> peers;
+    std::map<PeerId, State> peers;
   };
   struct Memory {
     uint64_t incarnation = 0;
     std::deque<int64_t> steps;  // with state, oldest first
   };
 
-  State& RememberLocked(const Traffic* task, int64_t step);
-  void MakeRoomLocked(const Traffic* task);
-  bool RestartedLocked(const Traffic* task, int64_t step) const;
-  void ForgetLocked(const Traffic* task, int64_t step);
-  StepAbort ForLocked(const Traffic* peer, int64_t step, const Step& found) const;
+  State& RememberLocked(PeerId task, int64_t step);
+  void MakeRoomLocked(PeerId task);
+  bool RestartedLocked(PeerId task, int64_t step) const;
+  void ForgetLocked(PeerId task, int64_t step);
+  StepAbort ForLocked(PeerId peer, int64_t step, const Step& found) const;
 
   mutable std::mutex mu_;
   std::unordered_map<int64_t, Step> steps_;
-  std::map<const Traffic*, Memory> memories_;  // null is this task
+  std::map<PeerId, Memory> memories_;  // null is this task
 };
 
 }  // namespace rdma_transport

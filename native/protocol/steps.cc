@@ -28,17 +28,17 @@ void FailAborted(const std::list<std::shared_ptr<PendingRecv>>& recvs, const std
 
 // --- Receives ---
 
-bool Steps::Receive(const Traffic* peer, int64_t step, std::string_view key,
+bool Steps::Receive(PeerId peer, int64_t step, std::string_view key,
                     const std::shared_ptr<PendingRecv>& recv) {
   recv->Begin();
   return Hold(peer, step, key, recv) || Enter(peer, step, key, recv);
 }
 
-bool Steps::Confirmed(const Traffic* peer, int64_t step) const {
+bool Steps::Confirmed(PeerId peer, int64_t step) const {
   return links_->AllUp(peer, [step](const Link& link) { return !link.AwaitsRestarted(step); });
 }
 
-bool Steps::Hold(const Traffic* peer, int64_t step, std::string_view key,
+bool Steps::Hold(PeerId peer, int64_t step, std::string_view key,
                  const std::shared_ptr<PendingRecv>& recv) {
   if (!restarted_.load(std::memory_order_relaxed)) return false;
   std::lock_guard<std::mutex> lock(mu_);
@@ -48,7 +48,7 @@ bool Steps::Hold(const Traffic* peer, int64_t step, std::string_view key,
 }
 
 // Called when a link to that peer has confirmed the restart or ended.
-void Steps::ReleaseHeld(const Traffic* peer, int64_t step) {
+void Steps::ReleaseHeld(PeerId peer, int64_t step) {
   std::vector<Held> released;
   {
     std::lock_guard<std::mutex> lock(mu_);
@@ -66,7 +66,7 @@ void Steps::ReleaseHeld(const Traffic* peer, int64_t step) {
   }
 }
 
-bool Steps::Enter(const Traffic* peer, int64_t step, std::string_view key,
+bool Steps::Enter(PeerId peer, int64_t step, std::string_view key,
                   const std::shared_ptr<PendingRecv>& recv) {
   Arrival arrival;
   const KeyId id = KeyId::Of(key);
@@ -155,7 +155,7 @@ void Steps::Abort(int64_t step, std::string error) {
   if (mailbox_.HasEnded(step) || !aborts_.Abort(step, std::move(error))) return;
   mailbox_.CloseStep(step, [&] { return !aborts_.EverRestarted(step); });
   for (const auto& link : links_->Up()) {
-    if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
+    if (const auto abort = aborts_.For(link->peer(), step)) link->SendAbort(*abort);
   }
 }
 
@@ -163,7 +163,7 @@ void Steps::Abort(int64_t step, std::string error) {
 
 bool Steps::OnAbort(Link* link, StepAbort abort) {
   const auto same = [&](const ComingAbort& coming) {
-    return coming.peer == link->traffic() && coming.abort.step == abort.step &&
+    return coming.peer == link->peer() && coming.abort.step == abort.step &&
            coming.abort.generation == abort.generation &&
            coming.abort.peer_generation == abort.peer_generation;
   };
@@ -171,7 +171,7 @@ bool Steps::OnAbort(Link* link, StepAbort abort) {
   if (coming == coming_aborts_.end()) {
     if (coming_aborts_.size() == StepAborts::kRemembered) coming_aborts_.pop_front();
     coming_aborts_.push_back(
-        {std::move(abort), link->remote().incarnation, link->traffic(), Now(), {}});
+        {std::move(abort), link->remote().incarnation, link->peer(), Now(), {}});
     coming = std::prev(coming_aborts_.end());
   }
   coming->links.insert(link);
@@ -203,8 +203,7 @@ void Steps::Apply(const ComingAbort& come) {
   if (!aborts_.OnPeerAbort(come.peer, come.incarnation, abort)) return;
   // Otherwise the step may go on here with what the peer sent before.
   if (aborts_.For(come.peer, abort.step).has_value()) {
-    mailbox_.Discard(abort.step,
-                     [&come](const Arrival& came) { return came.traffic == come.peer; });
+    mailbox_.Discard(abort.step, [&come](const Arrival& came) { return came.peer() == come.peer; });
   }
   FailAborted(mailbox_.TakePending(abort.step, come.peer), "peer " + come.peer->remote,
               abort.error);
@@ -215,19 +214,19 @@ void Steps::Apply(const ComingAbort& come) {
 // again.
 void Steps::OnRestart(Link* link, int64_t step, uint32_t generation) {
   mailbox_.Discard(step, [link](const Arrival& came) { return came.origin == link; });
-  aborts_.OnPeerRestart(link->traffic(), link->remote().incarnation, step, generation);
+  aborts_.OnPeerRestart(link->peer(), link->remote().incarnation, step, generation);
   mailbox_.ReopenStep(step);  // what follows is of the new generation
-  if (const auto abort = aborts_.For(link->traffic(), step)) link->SendAbort(*abort);
+  if (const auto abort = aborts_.For(link->peer(), step)) link->SendAbort(*abort);
 }
 
 void Steps::OnLinkUp(Link* link) {
-  aborts_.OnPeerUp(link->traffic(), link->remote().incarnation);
+  aborts_.OnPeerUp(link->peer(), link->remote().incarnation);
   for (const auto& [step, generation] : aborts_.Restarted()) link->SendRestart(step, generation);
-  for (const StepAbort& abort : aborts_.AllFor(link->traffic())) link->SendAbort(abort);
+  for (const StepAbort& abort : aborts_.AllFor(link->peer())) link->SendAbort(abort);
 }
 
 void Steps::OnLinkDown(const Link& link) {
-  for (const auto& [step, generation] : aborts_.Restarted()) ReleaseHeld(link.traffic(), step);
+  for (const auto& [step, generation] : aborts_.Restarted()) ReleaseHeld(link.peer(), step);
   Tick();
 }
 

@@ -28,7 +28,7 @@ class Steps {
 
   // Completes `recv` with the tensor that the peer sends for this step and key. Returns false if
   // that has happened, and true if `recv` still waits. The caller then makes it fail with the peer.
-  bool Receive(const Traffic* peer, int64_t step, std::string_view key,
+  bool Receive(PeerId peer, int64_t step, std::string_view key,
                const std::shared_ptr<PendingRecv>& recv);
   // Removes a pending receive that its owner has claimed.
   void Remove(int64_t step, std::string_view key, const PendingRecv* recv);
@@ -45,7 +45,7 @@ class Steps {
   // Returns true if Tick() must be called.
   bool OnAbort(Link* link, StepAbort abort);
   void OnRestart(Link* link, int64_t step, uint32_t generation);
-  void OnRestarted(const Link& link, int64_t step) { ReleaseHeld(link.traffic(), step); }
+  void OnRestarted(const Link& link, int64_t step) { ReleaseHeld(link.peer(), step); }
   void OnLinkUp(Link* link);
   // The link is no longer in the table.
   void OnLinkDown(const Link& link);
@@ -57,7 +57,7 @@ class Steps {
   // the restart: until then, tensors in the mailbox, and the peer's abort, may belong to the
   // previous generation.
   struct Held {
-    const Traffic* peer;
+    PeerId peer;
     int64_t step;
     std::string key;
     std::shared_ptr<PendingRecv> recv;
@@ -68,16 +68,16 @@ class Steps {
   struct ComingAbort {
     StepAbort abort;
     uint64_t incarnation;
-    const Traffic* peer;
+    PeerId peer;
     Nanos since;
     std::set<const Link*> links;  // on which it has arrived
   };
 
-  bool Hold(const Traffic* peer, int64_t step, std::string_view key,
+  bool Hold(PeerId peer, int64_t step, std::string_view key,
             const std::shared_ptr<PendingRecv>& recv);
-  void ReleaseHeld(const Traffic* peer, int64_t step);
-  bool Confirmed(const Traffic* peer, int64_t step) const;
-  bool Enter(const Traffic* peer, int64_t step, std::string_view key,
+  void ReleaseHeld(PeerId peer, int64_t step);
+  bool Confirmed(PeerId peer, int64_t step) const;
+  bool Enter(PeerId peer, int64_t step, std::string_view key,
              const std::shared_ptr<PendingRecv>& recv);
   void Deliver(Arrival arrival, const std::shared_ptr<PendingRecv>& recv);
   bool HasCome(const ComingAbort& coming) const;

@@ -23,8 +23,8 @@ enum class EventKind : uint8_t { kSent = 0, kReleased, kArrived, kHandedOver };
 struct Event {
   Nanos begin;
   Nanos end;
-  const Traffic* traffic;  // null for kHandedOver
-  uint64_t handle;         // the same in both events of a pair
+  PeerId peer;      // null for kHandedOver
+  uint64_t handle;  // the same in both events of a pair
   int64_t step;
   uint64_t bytes;
   EventKind kind;
@@ -92,9 +92,8 @@ class Numbering {
   std::vector<Thing> order_;
 };
 
-std::string RowOf(const Event& event, Numbering<const Traffic*>* peers,
-                  Numbering<std::string>* keys) {
-  const size_t peer = event.traffic == nullptr ? 0 : peers->Of(event.traffic);
+std::string RowOf(const Event& event, Numbering<PeerId>* peers, Numbering<std::string>* keys) {
+  const size_t peer = event.peer == nullptr ? 0 : peers->Of(event.peer);
   const size_t key = keys->Of(std::string(event.key, event.key_length));
   std::string row = "[" + std::to_string(static_cast<int>(event.kind));
   for (const std::string& number :
@@ -130,11 +129,11 @@ Status Trace::Start(uint64_t max_events) {
   return OkStatus();
 }
 
-const Traffic& Trace::Ends(const std::string& local, const std::string& remote) {
+PeerId Trace::Ends(const std::string& local, const std::string& remote) {
   static std::mutex mu;
-  static auto* const known = new std::map<std::pair<std::string, std::string>, Traffic>;
+  static auto* const known = new std::map<std::pair<std::string, std::string>, TaskPair>;
   std::lock_guard<std::mutex> lock(mu);
-  return known->try_emplace(std::pair(local, remote), local, remote).first->second;
+  return &known->try_emplace(std::pair(local, remote), TaskPair{local, remote}).first->second;
 }
 
 void Trace::Stop() {
@@ -148,13 +147,13 @@ std::string Trace::StopJson() {
   SwitchOff(&on_);
   const uint64_t taken = g_taken.load();
   const uint64_t kept = g_events == nullptr ? 0 : std::min(taken, g_room);
-  Numbering<const Traffic*> met;
+  Numbering<PeerId> met;
   Numbering<std::string> names;
   Json events('[');
   for (uint64_t i = 0; i < kept; ++i) events.Add(RowOf(g_events[i], &met, &names));
   g_events.reset();
-  const auto ends = [](const Traffic* traffic) {
-    return Json('{').Text("local", traffic->local).Text("remote", traffic->remote).End();
+  const auto ends = [](PeerId peer) {
+    return Json('{').Text("local", peer->local).Text("remote", peer->remote).End();
   };
   return Json('{')
       .Count("began", g_began)
@@ -166,13 +165,13 @@ std::string Trace::StopJson() {
       .End();
 }
 
-void Trace::Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                 uint64_t bytes, Mode mode, uint64_t handle) {
+void Trace::Sent(PeerId peer, Nanos begin, int64_t step, std::string_view key, uint64_t bytes,
+                 Mode mode, uint64_t handle) {
   const Place event(on_);
   if (!event) return;
   event->begin = begin;
   event->end = Now();
-  event->traffic = &traffic;
+  event->peer = peer;
   event->handle = handle;
   event->step = step;
   event->bytes = bytes;
@@ -181,23 +180,23 @@ void Trace::Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_
   event.SetKey(key, {});
 }
 
-void Trace::Released(const Traffic& traffic, uint64_t handle) {
+void Trace::Released(PeerId peer, uint64_t handle) {
   if (!On()) return;
   const Place event(on_);
   if (!event) return;
   event->begin = event->end = Now();
-  event->traffic = &traffic;
+  event->peer = peer;
   event->handle = handle;
   event->kind = EventKind::kReleased;
 }
 
-uint64_t Trace::Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
+uint64_t Trace::Arrived(PeerId peer, Nanos begin, int64_t step, std::string_view key,
                         std::string_view suffix, uint64_t bytes, Mode mode) {
   const Place event(on_);
   if (!event) return 0;
   event->begin = begin;
   event->end = Now();
-  event->traffic = &traffic;
+  event->peer = peer;
   event->handle = g_arrivals + event.number() + 1;
   event->step = step;
   event->bytes = bytes;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "protocol/counters.h"
+#include "protocol/peer_id.h"
 
 namespace rdma_transport {
 
@@ -32,19 +33,19 @@ class Trace {
   static void Stop();
 
   // Returns a pair of names for transfers without counters. Both sides must use the same names. The
-  // pairs live as long as the process, so call this only while recording.
-  static const Traffic& Ends(const std::string& local, const std::string& remote);
+  // pairs are never dropped, so call this only while recording.
+  static PeerId Ends(const std::string& local, const std::string& remote);
 
   // The functions below do nothing unless a recording is running.
 
   // Records a tensor sent between `begin` and now. The receiver returns `handle` when it is done
   // with the tensor; 0 if there is nothing to return.
-  static void Sent(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
-                   uint64_t bytes, Mode mode, uint64_t handle);
-  static void Released(const Traffic& traffic, uint64_t handle);
+  static void Sent(PeerId peer, Nanos begin, int64_t step, std::string_view key, uint64_t bytes,
+                   Mode mode, uint64_t handle);
+  static void Released(PeerId peer, uint64_t handle);
   // Records the notification of a tensor, received at `begin`. Returns a number for HandedOver(),
   // or 0 if it was not recorded. `suffix` is the key's suffix if that arrived separately.
-  static uint64_t Arrived(const Traffic& traffic, Nanos begin, int64_t step, std::string_view key,
+  static uint64_t Arrived(PeerId peer, Nanos begin, int64_t step, std::string_view key,
                           std::string_view suffix, uint64_t bytes, Mode mode);
   // Records that the receiver got the tensor.
   static void HandedOver(uint64_t arrival);

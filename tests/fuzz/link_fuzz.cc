@@ -88,7 +88,7 @@ class Owner final : public LinkOwner {
   std::deque<std::shared_ptr<IncomingCall>> calls;
 
  private:
-  const Traffic peer_{"/job:here", "/job:peer"};
+  const TaskPair peer_{"/job:here", "/job:peer"};
   StepAborts aborts_;
 };
 

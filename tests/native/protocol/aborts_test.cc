@@ -278,7 +278,7 @@ class StepAbortsTest : public ::testing::Test {
     return aborts_.OnPeerAbort(&peer_, 7, {step, generation, peer_generation, "error"});
   }
 
-  Traffic peer_{"here", "there"};
+  const TaskPair peer_{"here", "there"};
   StepAborts aborts_;
 };
 
