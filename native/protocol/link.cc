@@ -289,8 +289,8 @@ Status Link::HandleStatic(const char* data, size_t length) {
 }
 
 void Link::OnTransfer(uint64_t cookie, const Status& status) {
-  if ((cookie & StaticSender::kCookieBit) == 0) return dynamic_receiver_->OnRead(cookie, status);
-  static_sender_->OnWritten(cookie, status);
+  if ((cookie & ReceiverSlots::kCookieBit) == 0) return dynamic_receiver_->OnRead(cookie, status);
+  static_sender_->receiver_slots().OnWritten(cookie, status);
   // Its notification is no longer valid.
   if (!status.ok()) channel_->Close(status);
 }

@@ -2,38 +2,40 @@
 
 #include <utility>
 
-#include "protocol/counters.h"
+#include "protocol/trace.h"
 
 namespace rdma_transport {
 
-uint32_t ReceiverSlots::Join(uint64_t bytes) {
+// --- Pools ---
+
+void ReceiverSlots::Join(EdgeVariant* variant) {
   std::lock_guard<std::mutex> lock(mu_);
-  uint32_t& number = by_bytes_[bytes];
+  uint32_t& number = by_bytes_[variant->bytes];
   if (number == 0) number = next_number_++;
   Pool& pool = pools_[number];
-  pool.bytes = bytes;
+  pool.bytes = variant->bytes;
   ++pool.edges;
-  return number;
+  variant->receiver_pool = number;
 }
 
-void ReceiverSlots::Leave(uint32_t number) {
+void ReceiverSlots::Leave(const EdgeVariant& variant) {
   std::lock_guard<std::mutex> lock(mu_);
-  Pool* pool = FindLocked(number);
+  Pool* pool = FindLocked(variant.receiver_pool);
   if (--pool->edges > 0) return;
   by_bytes_.erase(pool->bytes);
-  pools_.erase(number);
+  pools_.erase(variant.receiver_pool);
 }
 
-void ReceiverSlots::Request(uint32_t number, uint32_t slots) {
+void ReceiverSlots::OnDeclared(const EdgeVariant& variant, uint32_t slots) {
   uint32_t more = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);
-    Pool* pool = FindLocked(number);
+    Pool* pool = FindLocked(variant.receiver_pool);
     const uint32_t wanted = memory::SlotsOfPool(pool->edges, slots);
     if (pool->requested >= wanted) return;
     more = wanted - std::exchange(pool->requested, wanted);
   }
-  SendRequest(number, more);
+  SendRequest(variant.receiver_pool, more);
 }
 
 const char* ReceiverSlots::Take(uint32_t number, uint16_t* slot, fabric::RemoteSpan* span) {
@@ -101,9 +103,10 @@ uint64_t ReceiverSlots::PromisedBytes() const {
   return promised;
 }
 
-void ReceiverSlots::Report(uint32_t number, EdgeReport* report) const {
+void ReceiverSlots::Report(const EdgeVariant& variant, EdgeReport* report) const {
+  report->at_receiver = true;
   std::lock_guard<std::mutex> lock(mu_);
-  const auto found = pools_.find(number);
+  const auto found = pools_.find(variant.receiver_pool);
   if (found == pools_.end()) return;
   report->slots = found->second.slots.size();
   report->busy = report->slots - found->second.free.size();
@@ -120,6 +123,71 @@ void ReceiverSlots::SendRequest(uint32_t number, uint32_t slots) {
   message.pool = number;
   message.count = slots;
   notifier_->SendControl(message, fabric::Urgency::kLazy);
+}
+
+// --- Tensors ---
+
+bool ReceiverSlots::Send(const std::string& key, EdgeVariant* variant, Outgoing* tensor,
+                         SendOutcome* outcome) {
+  const uint32_t pool = variant->receiver_pool;
+  StaticMessage message = {};
+  fabric::RemoteSpan place;
+  const char* none = Take(pool, &message.slot, &place);
+  if (none != nullptr) return Miss(variant, none);
+  fabric::RemoteSpan local;
+  // What the processor copies may change afterwards, but the checksum must match what is copied.
+  const bool stage = channel_->Copies()
+                         ? tensor->mutable_source && context_.settings->checksum
+                         : tensor->mutable_source || !channel_->Locate(tensor->data, &local) ||
+                               local.length < tensor->bytes;
+  if (stage && !StageFor(key, variant, tensor)) {
+    Return(pool, message.slot);
+    return Miss(variant, "no memory in the arena");
+  }
+  uint64_t cookie = 0;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    cookie = ++next_cookie_;
+    writing_[cookie] = {std::move(tensor->owner), Now()};
+  }
+  outcome->status = channel_->Write(tensor->data, place, cookie);
+  if (!outcome->status.ok()) {
+    Return(pool, message.slot);
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      tensor->owner = std::move(writing_[cookie].source);
+      writing_.erase(cookie);
+    }
+    if (outcome->status.code() != Code::kResourceExhausted) return true;
+    outcome->status = OkStatus();
+    return Miss(variant, "its memory cannot be registered");
+  }
+  if (channel_->Copies()) {
+    GlobalCounters().copied_bytes.fetch_add(tensor->bytes, std::memory_order_relaxed);
+  }
+  outcome->handle = CreditOf(pool, message.slot) | Trace::kCreditBit;
+  Announce(message, variant, *tensor, fabric::After::Write(cookie), outcome);
+  if (!outcome->status.ok()) ReturnWritten(pool, message.slot);
+  return true;
+}
+
+void ReceiverSlots::OnWritten(uint64_t cookie, const Status& status) {
+  Writing written;  // dropped after unlocking
+  std::lock_guard<std::mutex> lock(mu_);
+  const auto found = writing_.find(cookie);
+  if (found == writing_.end()) return;
+  written = std::move(found->second);
+  writing_.erase(found);
+  if (status.ok()) context_.traffic->write_time.Add(Now() - written.begin);
+}
+
+void ReceiverSlots::Abandon() {
+  decltype(writing_) written;
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    written.swap(writing_);
+  }
+  for (auto& [cookie, writing] : written) channel_->Keep(std::move(writing.source));
 }
 
 }  // namespace rdma_transport

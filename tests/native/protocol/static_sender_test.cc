@@ -132,7 +132,7 @@ class StaticSenderTest : public ::testing::Test {
     EXPECT_TRUE(outcome.status.ok()) << outcome.status.message();
     return outcome.mode;
   }
-  EdgeReport Report() const {
+  EdgeReport Report() {
     std::vector<EdgeReport> reports;
     sender_.Report(&reports);
     return reports.at(0);
