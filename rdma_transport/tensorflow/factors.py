@@ -18,7 +18,11 @@ import tensorflow as tf
 
 from rdma_transport.tensorflow import speeds
 from rdma_transport.tensorflow.groups import Group
-from rdma_transport.tensorflow.operations import all_reduce, grouped_all_gather
+from rdma_transport.tensorflow.operations import (
+    all_reduce,
+    grouped_all_gather,
+    run_independently,
+)
 
 _LARGE = 1 << 20  # bytes; a smaller gradient takes no time that is worth a choice
 _FEWEST_ROWS = 8  # a limit below that is next to never met
@@ -128,4 +132,6 @@ def _reduce_in_time(
             lambda each=each: each.reduce(op, group),
             lambda each=each: all_reduce(each.product(), op, name=f"{each.name}/sum", group=group),
         )
+        condition = results[place].op.inputs[0].op
+        run_independently(condition)
     return results

@@ -161,7 +161,8 @@ def _call(kind: str, name: str | None, group: Group | None, **arguments: Any) ->
         )
     node = re.sub(r"[^A-Za-z0-9_.\-/]", "_", name or kind).lstrip("_-/") or kind
     made = make(**arguments, group=chosen.number, name=node)
-    _run_independently(graph, kind, made)
+    if kind != "barrier":
+        run_independently(tf.nest.flatten(made)[0].op)
     return made
 
 
@@ -172,12 +173,11 @@ def _delivered(tensors: Sequence[Any]) -> list[Any]:
     return list(operations().rdma_transport_deliver(list(tensors)))
 
 
-def _run_independently(graph: Any, kind: str, made: Any) -> None:
+def run_independently(operation: Any) -> None:
     """Let a call in a function run at any time: TensorFlow runs stateful operations in order."""
-    manager = getattr(graph, "experimental_acd_manager", None)
-    if manager is not None and kind != "barrier":
-        first = tf.nest.flatten(made)[0]
-        manager.run_independently(first.op)
+    manager = getattr(operation.graph, "experimental_acd_manager", None)
+    if manager is not None:
+        manager.run_independently(operation)
 
 
 def _reduce_slices(

@@ -76,6 +76,8 @@ for reduce, many in ((1e-6, True), (1e-15, False)):
     assert_alike(found, of_one)
     conditions = [node for node in nodes if node.op in ("If", "StatelessIf")]
     assert len(conditions) == (2 if many else 0), "those of 1 MiB"
+    waits = [each for node in conditions for each in node.input if each.startswith("^")]
+    assert waits == [], "each starts when its gradient is there"
 
 # A rank has too many rows for factors: none uses them.
 speeds._found.speeds = speeds.Speeds(reduce=1e-9, gather=1e-9, multiply=0)
