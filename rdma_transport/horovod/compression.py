@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdma_transport.tensorflow.notes import AS_SET, describe, size_of
 from rdma_transport.tensorflow.schemes import Scheme, gradient_scheme
 
 
@@ -39,13 +40,16 @@ class FP16Compressor(Compressor):
     """Sends floating-point tensors as float16."""
 
     dtype = tf.float16
+    scheme = "fp16"
 
     @classmethod
     def compress(cls, tensor: Any) -> tuple[Any, Any]:
         """Return a tensor of 16 bits, unless it is one of integers."""
         if not tensor.dtype.is_floating:
             return tensor, None
-        return tf.cast(tensor, cls.dtype), tensor.dtype
+        sent = tf.cast(tensor, cls.dtype)
+        describe(sent, tensor, scheme=cls.scheme, why=AS_SET, size=size_of(tensor))
+        return sent, tensor.dtype
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
@@ -57,6 +61,7 @@ class BF16Compressor(FP16Compressor):
     """Sends floating-point tensors as bfloat16, which has the range of float32."""
 
     dtype = tf.bfloat16
+    scheme = "bf16"
 
 
 class DenseCompressor(NoneCompressor):

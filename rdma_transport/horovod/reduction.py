@@ -16,6 +16,7 @@ from rdma_transport.horovod.operations import (
     variable_of,
 )
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
+from rdma_transport.tensorflow.notes import describe, describe_gradients
 from rdma_transport.tensorflow.sums import is_small
 
 
@@ -83,6 +84,7 @@ class Reduction:
         results = list(gradients)
         if not self.process_set.included() or self.process_set.size() == 1:
             return results
+        describe_gradients(results, variables)
         shared: dict[int, Any] = {}  # those that are reduced
         for index, gradient in enumerate(results):
             if gradient is None:
@@ -92,7 +94,9 @@ class Reduction:
                 continue
             sparse = isinstance(gradient, tf.IndexedSlices)
             dense = sparse and self.sparse_as_dense
-            shared[index] = tf.convert_to_tensor(gradient) if dense else gradient
+            shared[index] = (
+                describe(tf.convert_to_tensor(gradient), gradient) if dense else gradient
+            )
         factor = self.gradient_predivide_factor
         sent, finish = scheme_of(self.compression).prepare(
             list(shared.values()),

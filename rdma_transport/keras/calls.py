@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.changes import note
+from rdma_transport.tensorflow.notes import describe_gradients
 from rdma_transport.tensorflow.sameness import same_on_all_ranks
 
 _local = threading.local()
@@ -113,7 +114,9 @@ class Call:
             note(f"{self.label}: each rank draws other random numbers, for its slice")
         for kind in dict.fromkeys(each.dtype for each in averaged):
             chosen = [each for each in averaged if each.dtype == kind]
-            values = rt.grouped_all_reduce([tf.convert_to_tensor(v) for v in chosen], "average")
+            own = [tf.convert_to_tensor(each) for each in chosen]
+            describe_gradients(own, chosen)
+            values = rt.grouped_all_reduce(own, "average")
             for variable, value in zip(chosen, values, strict=True):
                 variable.assign(value)
         others = [each for each in self._assigned.values() if not self._statistics(each)]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.keras.calls import Call, variable_of
+from rdma_transport.tensorflow.notes import COMPARISON, describe
 from rdma_transport.tensorflow.operations import all_gather
 from rdma_transport.tensorflow.parallel import explained
 from rdma_transport.tensorflow.rows import Batch, Cut
@@ -98,7 +99,8 @@ def examples_alone(
             others, _ = on([_others_changed(each, cut) for each in batch.rows])
             pairs += list(zip(map(cut.take, outputs), map(cut.take, others), strict=True))
         alike = tf.reduce_all([True] + [_alike(mine, theirs) for mine, theirs in pairs])
-        alike = rt.all_reduce(tf.cast(alike, tf.int32), "min") > 0
+        alike = describe(tf.cast(alike, tf.int32), what=COMPARISON)
+        alike = rt.all_reduce(alike, "min") > 0
         message = (
             f"{trial.label} cannot run on several ranks: its outputs for some examples, or the "
             "variables that it assigns in the call, depend on the other examples of the batch, so "

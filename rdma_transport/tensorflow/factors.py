@@ -11,18 +11,15 @@ Only in graphs, where the product can be recognized, and is not computed if noth
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from rdma_transport.tensorflow import speeds
 from rdma_transport.tensorflow.groups import Group
-from rdma_transport.tensorflow.operations import (
-    all_reduce,
-    grouped_all_gather,
-    run_independently,
-)
+from rdma_transport.tensorflow.notes import AS_SET, Note, describe, name_of, note_of
+from rdma_transport.tensorflow.operations import all_reduce, call, run_independently
 
 _LARGE = 1 << 20  # bytes; a smaller gradient takes no time that is worth a choice
 _FEWEST_ROWS = 8  # a limit below that is next to never met
@@ -35,6 +32,7 @@ class Factors:
     """A gradient that is ``leftᵀ right``: of shapes [rows, m] and [rows, n], in another shape."""
 
     name: str
+    note: Note
     left: Any
     right: Any
     shape: tuple[int, ...]
@@ -59,11 +57,24 @@ class Factors:
         """Return the gradient of this rank."""
         return tf.reshape(tf.matmul(self.left, self.right, transpose_a=True), self.shape)
 
-    def reduce(self, op: str, group: Group) -> Any:
+    @property
+    def rows(self) -> int | None:
+        """The number of rows, if the graph knows it."""
+        found: int | None = self.left.shape.as_list()[0]
+        return found
+
+    @property
+    def text(self) -> str:
+        """What it is, for notes."""
+        return "a product" if self.rows is None else f"a product of {self.rows} rows"
+
+    def reduce(self, op: str, group: Group, **noted: Any) -> Any:
         """Return the reduced gradient, out of the factors of all ranks."""
-        left, right = grouped_all_gather(
-            [self.left, self.right], name=f"{self.name}/factors", group=group
-        )
+        known = replace(self.note, scheme="factors", size=self.size, **noted)
+        both = [self.left, self.right]
+        left, right = call(
+            "all_gather", f"{self.name}/factors", group, [known], tensors=both
+        ).gathered
         if op == "average":
             right = right / tf.constant(group.size, right.dtype)
         return tf.reshape(tf.matmul(left, right, transpose_a=True), self.shape)
@@ -84,7 +95,9 @@ def factors_of(gradient: Any) -> Factors | None:
     left, right = node.inputs
     if left.shape[1] is None or right.shape[1] is None:
         return None
-    return Factors(name, left, right, tuple(gradient.shape))
+    known = note_of(gradient)
+    known = replace(known, what=known.what or name_of(gradient))
+    return Factors(name, known, left, right, tuple(gradient.shape.as_list()))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -98,20 +111,32 @@ def reduce_products(
     """
     if tf.executing_eagerly():
         return {}
-    products = {i: factors_of(each) for i, each in enumerate(gradients)}
-    found = {i: each for i, each in products.items() if each is not None}
+    found: dict[int, Factors] = {}
+    for place, gradient in enumerate(gradients):
+        product = factors_of(gradient)
+        if product is None:
+            describe(gradient, why="no product of two matrices")
+        elif product.size < _LARGE and not always:
+            describe(gradient, why="a product of less than 1 MiB")
+        else:
+            found[place] = product
     if always:
         if found:
             speeds.require_alike()
-        return {i: each.reduce(op, group) for i, each in found.items()}
-    large = {i: each for i, each in found.items() if each.size >= _LARGE}
-    measured = speeds.measured() if large else None
-    if measured is None:
-        return {}
-    limits = {i: each.most_rows(measured, group.size) for i, each in large.items()}
-    return _reduce_in_time(
-        {i: each for i, each in large.items() if limits[i] >= _FEWEST_ROWS}, limits, op, group
-    )
+        return {
+            i: each.reduce(op, group, why=f"{AS_SET}: {each.text}") for i, each in found.items()
+        }
+    measured = speeds.measured() if found else None
+    limits = {
+        i: -1 if measured is None else each.most_rows(measured, group.size)
+        for i, each in found.items()
+    }
+    for i in [i for i in found if limits[i] < _FEWEST_ROWS]:
+        why = f"a sum is faster above {limits[i]} rows"
+        if limits[i] < 0:
+            why = "the ranks' bits would differ"
+        describe(gradients[i], why=f"{found.pop(i).text}: {why}")
+    return _reduce_in_time(found, limits, op, group)
 
 
 def _reduce_in_time(
@@ -124,14 +149,24 @@ def _reduce_in_time(
     rows = {i: tf.shape(each.left)[0] for i, each in products.items()}
     own = [tf.constant(1)] + [tf.cast(rows[i] > limits[i], tf.int32) for i in products]
     first = next(iter(products.values()))
-    here, *over = tf.unstack(all_reduce(tf.stack(own), name=f"{first.name}/rows", group=group))
+    compared = describe(
+        tf.stack(own), what="rows of products", why="tells whether factors are faster"
+    )
+    here, *over = tf.unstack(all_reduce(compared, name=f"{first.name}/rows", group=group))
     results = {}
     for too_many, (place, each) in zip(over, products.items(), strict=True):
-        results[place] = tf.cond(
-            tf.equal(here, group.size) & tf.equal(too_many, 0),
-            lambda each=each: each.reduce(op, group),
-            lambda each=each: all_reduce(each.product(), op, name=f"{each.name}/sum", group=group),
-        )
+        few = each.rows is None or each.rows <= limits[place]
+        why = f"{each.text}: factors are faster up to {limits[place]} rows"
+
+        def by_factors(each: Factors = each, why: str = why, few: bool = few) -> Any:
+            return each.reduce(op, group, why=why, expected=few)
+
+        def as_sum(each: Factors = each, why: str = why, few: bool = few) -> Any:
+            product = describe(each.product(), what=each.note.what, why=why, expected=not few)
+            return all_reduce(product, op, name=f"{each.name}/sum", group=group)
+
+        is_faster = tf.equal(here, group.size) & tf.equal(too_many, 0)
+        results[place] = tf.cond(is_faster, by_factors, as_sum)
         condition = results[place].op.inputs[0].op
         run_independently(condition)
     return results

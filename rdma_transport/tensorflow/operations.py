@@ -10,8 +10,17 @@ from tensorflow.python.ops import control_flow_util
 
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.library import operations
+from rdma_transport.tensorflow.notes import Note, describe, note_of, store
 
 REDUCTIONS = ("sum", "average", "min", "max", "product")
+_ROWS = "gathered rows"
+_SCHEMES = {
+    "all_reduce": "dense",
+    "reduce_scatter": "reduce-scatter",
+    "all_gather": "gather",
+    "broadcast": "broadcast",
+    "all_to_all": "all-to-all",
+}
 
 
 def all_reduce(
@@ -46,7 +55,7 @@ def grouped_all_reduce(
 ) -> list[Any]:
     """Do ``all_reduce()`` of several tensors of one type in one call."""
     attributes = _reduction(op, prescale, postscale)
-    return _delivered(_call("all_reduce", name, group, tensors=list(tensors), **attributes))
+    return _delivered(call("all_reduce", name, group, tensors=list(tensors), **attributes))
 
 
 def reduce_scatter(
@@ -78,7 +87,7 @@ def grouped_reduce_scatter(
 ) -> list[Any]:
     """Do ``reduce_scatter()`` of several tensors of one type in one call."""
     attributes = _reduction(op, prescale, postscale)
-    return list(_call("reduce_scatter", name, group, tensors=list(tensors), **attributes))
+    return list(call("reduce_scatter", name, group, tensors=list(tensors), **attributes))
 
 
 def all_gather(tensor: Any, *, name: str | None = None, group: Group | None = None) -> Any:
@@ -95,14 +104,14 @@ def grouped_all_gather(
     """Do ``all_gather()`` of several tensors of one type in one call."""
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
     rows = [tf.expand_dims(tensor, 0) if tensor.shape.rank == 0 else tensor for tensor in given]
-    return list(_call("all_gather", name, group, tensors=rows).gathered)
+    return list(call("all_gather", name, group, tensors=rows).gathered)
 
 
 def broadcast(
     tensor: Any, root: int = 0, *, name: str | None = None, group: Group | None = None
 ) -> Any:
     """Return the tensor of rank `root` of the group. Those of the others have the same shape."""
-    return _call("broadcast", name, group, tensor=tensor, root=root)
+    return call("broadcast", name, group, tensor=tensor, root=root)
 
 
 def all_to_all(
@@ -113,13 +122,13 @@ def all_to_all(
     Without `splits`, each rank gets equally many.
     """
     given = tf.cast([] if splits is None else splits, tf.int32)
-    received = _call("all_to_all", name, group, tensor=tensor, splits=given)
+    received = call("all_to_all", name, group, tensor=tensor, splits=given)
     return received.received, received.received_splits
 
 
 def barrier(*, name: str | None = None, group: Group | None = None) -> Any:
     """Wait until all ranks have called this. In a graph, return the operation."""
-    return _call("barrier", name, group)
+    return call("barrier", name, group)
 
 
 def join(*, group: Group | None = None) -> Any:
@@ -127,7 +136,7 @@ def join(*, group: Group | None = None) -> Any:
 
     For ranks that have fewer batches. Return the rank that called it last.
     """
-    return _call("join", None, group)
+    return call("join", None, group)
 
 
 def _reduction(op: str, prescale: float, postscale: float) -> dict[str, Any]:
@@ -141,8 +150,14 @@ def _reduction(op: str, prescale: float, postscale: float) -> dict[str, Any]:
     }
 
 
-def _call(kind: str, name: str | None, group: Group | None, **arguments: Any) -> Any:
-    """Make an operation, or run it in eager code."""
+def call(
+    kind: str,
+    name: str | None,
+    group: Group | None,
+    notes: Sequence[Note] = (),
+    **arguments: Any,
+) -> Any:
+    """Make an operation, or run it in eager code. `notes` replace those of the tensors."""
     chosen = world() if group is None else group
     if chosen.rank < 0:
         raise ValueError(
@@ -163,6 +178,10 @@ def _call(kind: str, name: str | None, group: Group | None, **arguments: Any) ->
     made = make(**arguments, group=chosen.number, name=node)
     if kind != "barrier":
         run_independently(tf.nest.flatten(made)[0].op)
+    if kind in _SCHEMES:
+        given = arguments["tensors"] if "tensors" in arguments else [arguments["tensor"]]
+        of_all = notes or [note_of(each) for each in given]
+        store(tf.nest.flatten(made)[0].op, of_all, len(given), chosen.size, _SCHEMES[kind])
     return made
 
 
@@ -186,6 +205,8 @@ def _reduce_slices(
     if op not in ("sum", "average"):
         raise ValueError(f"tf.IndexedSlices can be summed and averaged, not combined by {op!r}")
     base = name or "all_reduce_slices"
+    for each, part in ((slices.values, "values"), (slices.indices, "indices")):
+        describe(each, what=note_of(slices).what, scheme=_ROWS, why=f"{part} of tf.IndexedSlices")
     values = all_gather(slices.values, name=f"{base}/values", group=group)
     indices = all_gather(slices.indices, name=f"{base}/indices", group=group)
     if op == "average":

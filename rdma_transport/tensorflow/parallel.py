@@ -33,6 +33,7 @@ from rdma_transport.changes import note
 from rdma_transport.error_file import note_part
 from rdma_transport.tensorflow.captured import captured
 from rdma_transport.tensorflow.groups import Group, world
+from rdma_transport.tensorflow.notes import describe, describe_gradients
 from rdma_transport.tensorflow.origins import Origins
 from rdma_transport.tensorflow.rows import Batch, Cut, gather_rows
 from rdma_transport.tensorflow.sameness import alike, checked, sketch
@@ -227,7 +228,7 @@ def _call(
             tape.watch(sources)
             with _computing(cut):
                 rows, sums = function(*parts)
-            rows = [cut.checked(each, label) for each in rows]
+            rows = [describe(cut.checked(each, label), what=f"output of {label}") for each in rows]
         results = gather_rows(rows, cut, group, inputs, _DIFFERENT_INPUT.format(label))
         results += sum_tensors(sums, group=group)
 
@@ -254,6 +255,7 @@ def _call(
                 own = [cut.drop(each) for each in _filled(of_all[: len(sources)], sources)]
                 found = gather_rows(own, cut, group)
                 of_used, digest = of_all[len(sources) :], sketch(of_rows, group)
+                describe_gradients(of_used, used)
                 known.looks_up = known.looks_up or any(map(_is_slices, of_used))
                 *whole, table = sum_gradients(
                     of_used, [digest], group=group, origins=origins.of(of_used)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group
+from rdma_transport.tensorflow.notes import describe
 from rdma_transport.tensorflow.operations import all_gather, grouped_all_gather
 from rdma_transport.tensorflow.sameness import checked, digest, equal_digests
 
@@ -152,7 +153,7 @@ def gather_rows(
     for kind in dict.fromkeys(output.dtype for output in outputs):
         places = [i for i, output in enumerate(outputs) if output.dtype == kind]
         carries = own is not None and digests is None and not kind.is_bool
-        carried = [_bits_as(own, kind)] if carries else []
+        carried = [describe(_bits_as(own, kind), own)] if carries else []
         found = grouped_all_gather([outputs[i] for i in places] + carried, group=group)
         if carries:
             digests = _bits_of(found.pop())

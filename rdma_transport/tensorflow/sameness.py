@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group
+from rdma_transport.tensorflow.notes import COMPARISON, describe
 from rdma_transport.tensorflow.operations import all_gather
 
 _ROUNDING = 1e-5  # of the sum of absolute values
@@ -15,7 +16,8 @@ def digest(tensors: Sequence[Any]) -> Any:
     """Return a digest of all bits: a row of bytes, eight for each tensor."""
     parts = tf.nest.flatten(list(tensors), expand_composites=True)
     rows = [tf.raw_ops.Fingerprint(data=_as_row(each), method="farmhash64") for each in parts]
-    return rows[0] if len(rows) == 1 else tf.concat(rows, 1)
+    row = rows[0] if len(rows) == 1 else tf.concat(rows, 1)
+    return describe(row, what=COMPARISON)
 
 
 def _as_row(tensor: Any) -> Any:
@@ -47,7 +49,8 @@ def sketch(tensors: Sequence[Any], group: Group) -> Any:
     All other rows are zeros, so that the sum over the ranks is the table of all.
     """
     own = tf.concat([tf.zeros([0]), *(_sketch(each) for each in tensors)], 0)
-    return tf.scatter_nd([[group.rank]], [own], [group.size, 2 * len(tensors)])
+    table = tf.scatter_nd([[group.rank]], [own], [group.size, 2 * len(tensors)])
+    return describe(table, what=COMPARISON)
 
 
 def alike(table: Any) -> Any:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from rdma_transport.settings import read
 from rdma_transport.tensorflow.factors import reduce_products
 from rdma_transport.tensorflow.groups import Group
+from rdma_transport.tensorflow.notes import AS_SET, describe, size_of
 
 _HALVES = {"bf16": tf.bfloat16, "fp16": tf.float16}
 
@@ -28,6 +29,9 @@ class Scheme:
         None stays None, and is also there for what `factors` have reduced already, if they may.
         """
         products: dict[int, Any] = {}
+        if self.name == "dense":
+            for each in gradients:
+                describe(each, why=AS_SET)
         if factors and self.name in ("auto", "factors"):
             products = reduce_products(gradients, op, group, always=self.name == "factors")
         half = _HALVES.get(self.name)
@@ -37,7 +41,7 @@ class Scheme:
             if half is not None and each is not None and each.dtype == tf.float32
         }
         sent = [
-            _cast(each, half) if place in halved else None if place in products else each
+            self._halved(each) if place in halved else None if place in products else each
             for place, each in enumerate(gradients)
         ]
 
@@ -48,6 +52,10 @@ class Scheme:
             ]
 
         return sent, finish
+
+    def _halved(self, gradient: Any) -> Any:
+        sent = _cast(gradient, _HALVES[self.name])
+        return describe(sent, gradient, scheme=self.name, why=AS_SET, size=size_of(gradient))
 
 
 @functools.cache
