@@ -1,4 +1,4 @@
-"""The commands ``plan``, ``capacity`` and ``advice``. ``plan`` is the default command."""
+"""The commands ``plan`` and ``capacity``. ``plan`` is the default command."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,18 +7,20 @@ import typer
 from typer.core import TyperGroup
 
 from graph_analyzer.capacity_cli import capacity
+from graph_analyzer.clusters import MAX_TASKS
+from graph_analyzer.errors import AnalysisError
 from graph_analyzer.options import (
     ArenaLimit,
-    Batch,
     Cluster,
-    Colocated,
     DefaultDevice,
     GraphPath,
     InlineLimit,
     Tags,
+    load,
     read_plan,
+    tags_of,
 )
-from graph_analyzer.records import VERSION
+from graph_analyzer.plan import Plan
 from rdma_transport.command_line import (
     AsJson,
     check_output,
@@ -39,7 +41,9 @@ class PlanByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = make_app("Plan the tensors of a graph that cross between tasks.", PlanByDefault)
+app = make_app(
+    "Plan the tensors of a graph that cross between tasks, or that ranks reduce.", PlanByDefault
+)
 
 
 @app.command()
@@ -52,78 +56,74 @@ def plan(
     inline_limit: InlineLimit = None,
     default_device: DefaultDevice = "",
     tags: Tags = None,
-    advice: Annotated[
-        bool, typer.Option("--advice", help="Add the comparison of the command advice.")
-    ] = False,
-    batch: Batch = None,
     rows: Annotated[
         int, typer.Option(min=0, help="Show this many of the largest edges; 0 shows all.")
     ] = 40,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_TASKS,
+            help="Without a cluster, compute what each of this many ranks sends.  [default: those "
+            "of this job]",
+        ),
+    ] = None,
 ) -> None:
-    """Show the tensors that cross between tasks, and their cost.
+    """Show which tensors cross between tasks, or what ranks reduce.
 
-    Prints each edge with its mode, bytes, allocation site and slots, and the memory of each task.
+    With a cluster, prints each edge with its mode, bytes, allocation site and slots, and the memory
+    of each task. Without one, prints what the ranks of a data-parallel step exchange, in the order
+    in which the backward pass makes it. For that, ranks must run the command, and rank 0 prints:
+    rdma-transport run -n 2 -- rdma-transport plan train.py:step.
     """
     if picture is not None:
         check_output(picture, ".png", ".svg")  # before the analysis, which may take a while
-    made = read_plan(graph, cluster, arena_limit, inline_limit, default_device, tags)
+    if not cluster and graph.suffix != ".json":
+        _show_step(graph, tags, ranks, as_json, picture)
+    else:
+        limits = arena_limit, inline_limit
+        _show_edges(
+            read_plan(graph, cluster, *limits, default_device, tags), as_json, picture, rows
+        )
+
+
+def _show_step(
+    graph: Path, tags: str | None, ranks: int | None, as_json: bool, picture: Path | None
+) -> None:
+    from graph_analyzer.reductions import reductions
+    from rdma_transport.collectives.ranks import find_ranks
+
+    if picture is not None:
+        raise AnalysisError("--output draws edges between tasks: add --cluster ps=1,worker=2")
+    found = reductions(load(graph), ranks=ranks, tags=tags_of(tags))
+    if find_ranks().rank > 0:
+        return
+    if as_json:
+        print_json(found.as_dict())
+        return
+    from graph_analyzer.report import reduction_table
+    from rdma_transport.tables import Fitted, make_console
+
+    make_console().print(Fitted(reduction_table(found)))
+
+
+def _show_edges(made: Plan, as_json: bool, picture: Path | None, rows: int) -> None:
     if made.why_empty:
         typer.echo(f"warning: {made.why_empty}", err=True)
-    advised = None
-    if advice:
-        from graph_analyzer.advice import advise
-
-        advised = advise(made, batch=batch)
     if picture is not None:
         from graph_analyzer.picture import draw
 
         draw(made, picture)
     if as_json:
-        print_json(made.as_dict() | ({"advice": advised.as_dict()} if advised else {}))
+        print_json(made.as_dict())
         return
     from graph_analyzer import report
-    from rdma_transport.tables import Fitted, make_console
+    from rdma_transport.tables import make_console
 
-    console = make_console()
-    report.print_plan(made, console, rows)
-    if advised:
-        console.print(Fitted(report.advice_table(advised)))
+    report.print_plan(made, make_console(), rows)
 
 
 app.command()(capacity)
-
-
-@app.command()
-def advice(
-    graph: GraphPath,
-    cluster: Cluster = "",
-    batch: Batch = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Set the number of workers.  [default: the plan's]")
-    ] = None,
-    servers: Annotated[
-        int | None, typer.Option(help="Set the number of servers.  [default: the plan's]")
-    ] = None,
-    colocated: Colocated = False,
-    default_device: DefaultDevice = "",
-    tags: Tags = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare schemes to exchange gradients, for each variable.
-
-    The schemes are a parameter server, a ring all-reduce and sufficient factors.
-    """
-    from graph_analyzer.advice import advise
-
-    made = read_plan(graph, cluster, None, None, default_device, tags)
-    advised = advise(made, batch=batch, workers=workers, servers=servers, colocated=colocated)
-    if as_json:
-        print_json({"version": VERSION, "advice": advised.as_dict()})
-        return
-    from graph_analyzer.report import advice_table
-    from rdma_transport.tables import Fitted, make_console
-
-    make_console().print(Fitted(advice_table(advised)))
 
 
 def main() -> None:

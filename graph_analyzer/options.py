@@ -42,9 +42,6 @@ Tags = Annotated[
     str | None, typer.Option(help="Choose the meta graph of a SavedModel by its tags: serve,gpu.")
 ]
 Batch = Annotated[int | None, typer.Option(help="Set the rows per worker and step.")]
-Colocated = Annotated[
-    bool, typer.Option("--colocated", help="Assume that servers run on the workers' hosts.")
-]
 
 
 def read_plan(
@@ -65,16 +62,22 @@ def read_plan(
     from graph_analyzer import analyze
 
     return analyze(
-        _load(graph),
+        load(graph),
         cluster,
         arena_limit=arena_limit,
         inline_limit=inline_limit,
         default_device=default_device,
-        tags=None if tags is None else [tag.strip() for tag in tags.split(",") if tag.strip()],
+        tags=tags_of(tags),
     )
 
 
-def _load(graph: Path) -> Any:
+def tags_of(text: str | None) -> list[str] | None:
+    """Return the tags that the option names."""
+    return None if text is None else [tag.strip() for tag in text.split(",") if tag.strip()]
+
+
+def load(graph: Path) -> Any:
+    """Return what a graph's name stands for, in a form that the analyzer knows."""
     if ".py:" in graph.name:
         return _in_script(graph)
     return _keras_model(graph) if graph.suffix == ".keras" else graph

@@ -1,4 +1,4 @@
-"""Tables of a plan, of capacities and of advice, for a terminal."""
+"""Tables of a plan, of reductions and of capacities, for a terminal."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graph_analyzer.advice import RING, SCHEMES, Advice, Cost, VariableAdvice
 from graph_analyzer.capacity import Capacity
 from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.records import MODES, Edge
+from graph_analyzer.reductions import Reduction, Reductions
 from graph_analyzer.simulation import Behavior, StepTimes
 from rdma_transport.tables import Fitted
 from rdma_transport.units import format_bandwidth, format_bytes, format_seconds, short
@@ -170,53 +170,48 @@ def simulation_table(
     return table
 
 
-def advice_table(advice: Advice) -> Table:
-    """Return a table of the bytes at the busiest node (and in total) per variable and scheme."""
-    where = "on the workers' hosts" if advice.colocated else "on their own hosts"
-    title = (
-        f"Bytes per step in and out of the busiest node (over all links): {advice.workers} "
-        f"workers, {advice.servers} servers {where}"
-    )
-    table = _table(title, "variable", "type", ">rows K", *(f">{name}" for name in SCHEMES))
-    _columns(table, "best for busiest node", "best in total")
-    for one in advice.variables:
+def reduction_table(found: Reductions) -> Table:
+    """Return a table of what the ranks exchange in a step, in the order of backpropagation."""
+    title = f"Reductions of a step of {found.ranks} ranks"
+    if found.ranks != found.traced_by:
+        title += f", with the schemes of {found.traced_by}"
+    table = _table(title, ">#", "what", ">tensors", ">bytes", "scheme", "why", ">sent by a rank")
+    _columns(table, ">backprop done")
+    for number, one in enumerate(found.operations, 1):
         _row(
             table,
-            one.variable.name,
-            type_text(one.variable.dtype, one.variable.shape),
-            str(one.rows) if one.rows is not None else "–",
-            *(_cost(one.cost(name), one.cheapest) for name in SCHEMES),
-            one.cheapest.scheme,
-            one.cheapest_in_total.scheme,
+            str(number),
+            _names(one.what),
+            str(len(one.what)),
+            format_bytes(one.bytes),
+            one.scheme,
+            _reason(one),
+            format_bytes(one.sent),
+            _start(one.start),
         )
     table.add_section()
-    sums = [advice.total(choice) for choice in (_first, _ring_or_first, _cheapest)]
-    names = (SCHEMES[0], f"{RING} where applicable", "best for each")
-    for name, cost in zip(names, sums, strict=True):
-        _row(table, "all", name, "", _cost(cost, cost))
+    tensors = str(sum(len(one.what) for one in found.operations))
+    unknown = f"{found.unknown} of unknown size" if found.unknown else ""
+    total = (format_bytes(found.bytes), "", unknown, format_bytes(found.sent))
+    _row(table, "", "all", tensors, *total, "")
     return table
 
 
+def _names(what: tuple[str, ...]) -> str:
+    """Return all names if they are few, or the first and the last one."""
+    return ", ".join(what) if len(what) <= 2 else f"{what[0]} … {what[-1]}"
+
+
+def _reason(one: Reduction) -> str:
+    places = {"conditional": "not in each step", "loop": "in each iteration of a loop"}
+    return ", ".join(filter(None, (one.reason, places.get(one.within or ""))))
+
+
+def _start(start: float | None) -> str:
+    return "–" if start is None else f"{100 * start:.0f} %"
+
+
 _PLACED = {"even": "evenly", "greedy": "greedily as whole variables"}
-
-
-def _first(one: VariableAdvice) -> Cost:
-    return one.costs[0]
-
-
-def _ring_or_first(one: VariableAdvice) -> Cost:
-    return one.cost(RING) or one.costs[0]
-
-
-def _cheapest(one: VariableAdvice) -> Cost:
-    return one.cheapest
-
-
-def _cost(cost: Cost | None, cheapest: Cost) -> Text:
-    if cost is None:
-        return Text("–")
-    text = f"{format_bytes(cost.busiest)} ({format_bytes(cost.total)})"
-    return Text(text, style="bold green" if cost == cheapest else "")
 
 
 def _summary(plan: Plan) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,25 @@ def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
 
 
 def _only_concrete(function: Any) -> Any:
-    # a private list; if a version has none, the message below still helps
-    made: list[Any] = getattr(function, "_list_all_concrete_functions", list)()
+    made = _concrete_functions(function)
     if len(made) != 1:
         raise AnalysisError(
             f"this tf.function has {len(made)} concrete functions, but the analyzer needs one. "
-            "Give function.get_concrete_function(...) with the arguments of the step"
+            "Give function.get_concrete_function(...) with the arguments of the step; in a script, "
+            "traced = step.get_concrete_function(...) for train.py:traced"
         )
     return made[0]
+
+
+def _concrete_functions(function: Any) -> list[Any]:
+    """Return those of a tf.function. One that takes no arguments, or has a signature, is traced."""
+    # a private list; if a version has none, the message above still helps
+    listed: Callable[[], list[Any]] = getattr(function, "_list_all_concrete_functions", list)
+    try:
+        return listed()
+    except Exception as error:
+        why = [type(error).__name__, *str(error).strip().splitlines()][-1]  # behind lines of code
+        raise AnalysisError(f"tracing the function failed: {why.strip()}") from error
 
 
 def _from_path(path: Path, tags: Collection[str] | None) -> bytes:

@@ -22,7 +22,7 @@ for beside_a_job in (observe.status, observe.metrics, observe.timeline):
     app.command()(beside_a_job)
 app.command("run", context_settings={"allow_interspersed_args": False})(run_ranks)
 app.add_typer(bench.app, name="bench")
-for about_a_graph in (graph_analyzer.plan, graph_analyzer.capacity, graph_analyzer.advice):
+for about_a_graph in (graph_analyzer.plan, graph_analyzer.capacity):
     app.command()(about_a_graph)
 
 

@@ -80,10 +80,6 @@ def test_json_is_the_whole_of_stdout_and_can_be_read_again(plan: Path) -> None:
     ran = run(plan, "--json")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert valid(ran.stdout) == SAMPLE
-    ran = run(plan, "--json", "--advice", "--batch", 32)
-    found = valid(ran.stdout)
-    assert found.pop("advice")["variables"][0]["rows"] == 32
-    assert found == SAMPLE
     assert Plan.from_json(ran.stdout).as_dict() == SAMPLE
 
 
@@ -133,12 +129,9 @@ def test_capacity_from_measured_steps() -> None:
     assert row["simulated"]["p50"] == pytest.approx(72e-3)
 
 
-def test_capacity_and_advice_of_a_plan(plan: Path) -> None:
+def test_capacity_of_a_plan(plan: Path) -> None:
     row = valid(run("capacity", plan, "--workers", 2, "--servers", 2, "--json").stdout)
     assert row["capacity"][0]["shards"][0] == WEIGHT
-    found = valid(run("advice", plan, "--colocated", "--servers", 2, "--json").stdout)["advice"]
-    assert (found["workers"], found["servers"], found["colocated"]) == (2, 2, True)
-    assert "sufficient factors" in run("advice", plan).stdout
 
 
 def test_a_plan_without_crossing_tensors_is_a_warning(plan: Path) -> None:
@@ -205,7 +198,9 @@ def test_a_saved_keras_model(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["missing.pb", "-c", "ps=1"], "missing.pb: No such file"),
-        (["graph.pb"], "a graph needs a cluster"),
+        (["graph.pb"], "a graph needs a cluster: add --cluster ps=1,worker=2; without one,"),
+        (["graph.pb", "-o", "out.svg"], "--output draws edges between tasks"),
+        (["graph.pb", "--ranks", "0"], "--ranks"),
         (["graph.pb", "-c", "ps"], "the cluster has an invalid part 'ps'"),
         (["graph.pb", "-c", "ps=1", "--arena-limit", "much"], "'much' is not a size"),
         (["corrupt.pb", "-c", "ps=1"], "corrupt, or not a graph"),
@@ -240,7 +235,6 @@ def test_a_saved_keras_model(tmp_path: Path) -> None:
             "one number of",
         ),
         (["capacity", "--size", "1MiB", "--measured", "4=3ms", "--sigma", "1"], "without --sigma"),
-        (["advice", "plan.json", "--batch", "0"], "batch"),
     ],
 )
 def test_bad_input_is_exit_code_2_and_a_sentence(

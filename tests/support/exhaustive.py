@@ -35,6 +35,7 @@ NAMES = (
     "tests/graph_analyzer/test_memory.py::test_a_graph_of_ten_thousand_nodes_is_analyzed",
     "tests/graph_analyzer/test_memory.py::test_with_too_many_edges_the_peak_is_the_sum",
     "tests/graph_analyzer/test_models.py",
+    "tests/graph_analyzer/test_reductions.py::test_a_keras_model",
     "tests/horovod/test_failures.py",
     "tests/horovod/test_programs.py::test_a_data_service_of_another_job",
     "tests/horovod/test_programs.py::test_options_with_keras_3",

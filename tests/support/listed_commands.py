@@ -114,6 +114,9 @@ NOT_RUN = {
         "tests/fuzz/corpus/link",
         "tools/fuzz.sh 600 link",
     ),
+    "it needs a script with a step: tests/graph_analyzer/test_reductions.py has one": (
+        "rdma-transport run -n 2 --quiet-ranks -- rdma-transport plan train.py:step",
+    ),
     "its program comes with a package that only users install": ("tensorboard --logdir logs",),
     "it takes minutes": (
         "CHAOS_SEED=1000 CHAOS_SEEDS=500 build/asan/tests/native/chaos_test",
