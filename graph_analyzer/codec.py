@@ -64,11 +64,11 @@ class _Row:
     def count(self, key: str) -> int:
         return int(self.take(key, "a non-negative integer", _is_count))
 
-    def count_or_none(self, key: str, least: int = 0) -> int | None:
+    def count_or_none(self, key: str) -> int | None:
         def accepts(value: Any) -> bool:
-            return value is None or (_is_integer(value) and value >= least)
+            return value is None or _is_count(value)
 
-        value: int | None = self.take(key, f"null or an integer of at least {least}", accepts)
+        value: int | None = self.take(key, "null or a non-negative integer", accepts)
         return value
 
     def flag(self, key: str) -> bool:
@@ -155,7 +155,6 @@ _BY_NAME: dict[str, Callable[[_Row, str], Any]] = {
     "kind": lambda row, key: row.one_of(key, SITE_KINDS),
     "mode": lambda row, key: row.one_of(key, MODES),
     "mutability": lambda row, key: row.one_of(key, MUTABILITIES),
-    "matmul_rows": lambda row, key: row.count_or_none(key, least=-1),
     "site": lambda row, key: _part(Site, row.row(key)),
 }
 

@@ -84,16 +84,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable, the task that holds it, and ``readers``, the number of other tasks that read it.
-
-    If it is the weight of a MatMul, ``matmul_rows`` is K, the rows that one worker multiplies with
-    it, or -1 if K is unknown before the step. Otherwise it is ``None``.
-    """
+    """A variable, the task that holds it, and ``readers``: how many other tasks read it."""
 
     name: str
     task: str
     dtype: str
     shape: tuple[int | None, ...] | None
     bytes: int
-    matmul_rows: int | None
     readers: int

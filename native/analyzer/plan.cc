@@ -47,7 +47,6 @@ std::string VariableJson(const Variable& variable) {
       .Text("dtype", variable.dtype)
       .Field("shape", ShapeJson(variable.shape))
       .Count("bytes", variable.bytes)
-      .Field("matmul_rows", variable.matmul_rows ? Number(*variable.matmul_rows) : "null")
       .Count("readers", variable.readers)
       .End();
 }

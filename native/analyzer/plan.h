@@ -67,8 +67,6 @@ struct Variable {
   std::string dtype;
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
-  // Rows of the matrix that it is multiplied with: -1 if unknown, empty if it is not such a weight.
-  std::optional<int64_t> matmul_rows;
   int readers = 0;  // number of other tasks that read it
 };
 

@@ -24,19 +24,8 @@ bool HandsOn(const tf::Node* node) {
          type == "RefIdentity";
 }
 
-// Returns K of [K, M] x [M, N], where the weight is the second factor.
-int64_t RowsOf(const tf::Node* matmul, const Shapes& shapes) {
-  bool transposed = false;
-  tf::TryGetNodeAttr(matmul->attrs(), "transpose_a", &transposed);
-  const tf::Edge* other = nullptr;
-  if (!matmul->input_edge(0, &other).ok()) return -1;
-  const Shape shape = shapes.Of(other->src(), other->src_output());
-  if (!shape || shape->size() != 2) return -1;
-  return (*shape)[transposed ? 1 : 0];
-}
-
 // Follows the variable's value to the operations that use it.
-void FindUses(const tf::Node* variable, const Shapes& shapes, Variable* found) {
+void FindUses(const tf::Node* variable, Variable* found) {
   std::set<std::string> readers;
   std::unordered_set<const tf::Node*> seen = {variable};
   std::vector<const tf::Node*> stack = {variable};
@@ -51,9 +40,6 @@ void FindUses(const tf::Node* variable, const Shapes& shapes, Variable* found) {
       if (!value) continue;  // an update, not a read
       const std::string task = TaskOf(user->assigned_device_name());
       if (task != found->task) readers.insert(task);
-      if (user->type_string() == "MatMul" && edge->dst_input() == 1 && !found->matmul_rows) {
-        found->matmul_rows = RowsOf(user, shapes);
-      }
       if (HandsOn(user) && seen.insert(user).second) stack.push_back(user);
     }
   }
@@ -62,7 +48,7 @@ void FindUses(const tf::Node* variable, const Shapes& shapes, Variable* found) {
 
 }  // namespace
 
-std::vector<Variable> FindVariables(const tf::Graph& graph, const Shapes& shapes) {
+std::vector<Variable> FindVariables(const tf::Graph& graph) {
   std::vector<Variable> variables;
   for (const tf::Node* node : graph.op_nodes()) {
     if (!HoldsVariable(node)) continue;
@@ -84,7 +70,7 @@ std::vector<Variable> FindVariables(const tf::Graph& graph, const Shapes& shapes
         variable.bytes = SaturatingMul(variable.bytes, static_cast<uint64_t>(dim));
       }
     }
-    FindUses(node, shapes, &variable);
+    FindUses(node, &variable);
     variables.push_back(std::move(variable));
   }
   return variables;

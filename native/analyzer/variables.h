@@ -4,11 +4,10 @@
 #include <vector>
 
 #include "analyzer/plan.h"
-#include "analyzer/shapes.h"
 #include "tensorflow/core/graph/graph.h"
 
 namespace rdma_transport::analyzer {
 
-std::vector<Variable> FindVariables(const tensorflow::Graph& graph, const Shapes& shapes);
+std::vector<Variable> FindVariables(const tensorflow::Graph& graph);
 
 }  // namespace rdma_transport::analyzer

@@ -68,7 +68,7 @@ Status Analyze(std::string_view graph_def, const Request& request, Plan* plan) {
     const Shapes shapes(*graph);
     MarkShapes(shapes, graph);
     MarkOffsets(shapes, graph);
-    plan->variables = FindVariables(*graph, shapes);
+    plan->variables = FindVariables(*graph);
   }
   RDMA_RETURN_IF_ERROR(Split(graph, *lowered.library, plan));
   plan->arena_limit = request.limits.arena_bytes;

@@ -102,21 +102,6 @@ def test_the_variables_are_those_of_the_model(name: str) -> None:
     }
 
 
-# Rows of the features where they meet the weight: the batch is 2, the recurrent models multiply
-# all 20 steps of their input at once; weights of convolutions and biases have none.
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("fcn5", {"dense1/weights": 2, "dense5/weights": 2, "dense1/biases": None}),
-        ("vgg16", {"fc6/weights": 2, "fc8/weights": 2, "conv1_1/weights": None}),
-        ("lstm", {"input/input/weights": 40, "input/state/weights": 2, "softmax/weights": 2}),
-    ],
-)
-def test_rows_that_meet_a_weight(name: str, rows: dict[str, int | None]) -> None:
-    told = {variable.name: variable.matmul_rows for variable in planned(name).variables}
-    assert {variable: told[variable] for variable in rows} == rows
-
-
 @functools.cache
 def on_two_servers() -> tuple[TrainingGraph, Plan]:
     servers = [f"/job:ps/task:{index}" for index in range(2)]

@@ -88,11 +88,11 @@ SAMPLE: dict[str, Any] = {
     "edges": [one for worker in WORKERS for one in edges_of(worker)],
     "variables": [
         {"name": "w0", "task": SERVER, "dtype": "float32", "shape": [784, 4096], "bytes": WEIGHT}
-        | {"matmul_rows": 64, "readers": 2},
+        | {"readers": 2},
         {"name": "b0", "task": SERVER, "dtype": "float32", "shape": [4096], "bytes": BIAS}
-        | {"matmul_rows": None, "readers": 2},
+        | {"readers": 2},
         {"name": "momentum", "task": SERVER, "dtype": "float32", "shape": [784, 4096]}
-        | {"bytes": WEIGHT, "matmul_rows": None, "readers": 0},
+        | {"bytes": WEIGHT, "readers": 0},
     ],
 }
 
@@ -163,7 +163,6 @@ variables = st.builds(
     dtype=names,
     shape=shapes,
     bytes=counts,
-    matmul_rows=st.none() | st.integers(-1, 100),
     readers=counts,
 )
 plans = st.builds(
