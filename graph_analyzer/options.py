@@ -1,5 +1,6 @@
 """The options that several commands have, and the plan that they ask for."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,6 +101,7 @@ def _in_script(place: Path) -> Any:
     """Run the script ``FILE.py`` of ``FILE.py:NAME`` and return what it calls ``NAME``."""
     import runpy
 
+    _load_tensorflow()
     script, _, name = str(place).rpartition(":")
     try:
         found = runpy.run_path(script)
@@ -108,3 +110,13 @@ def _in_script(place: Path) -> Any:
     if name not in found:
         raise AnalysisError(f"{script} has nothing with the name {name!r}")
     return found[name]
+
+
+def _load_tensorflow() -> None:
+    """Load TensorFlow without its lines about the host; a script may need another one, or none."""
+    from graph_analyzer.native import quiet
+
+    with contextlib.suppress(Exception), quiet():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
