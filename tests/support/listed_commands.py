@@ -8,7 +8,7 @@ INSTEAD = {
     "rdma-transport bench fabric": f"rdma-transport bench fabric {FEW}",
     (
         "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
-        "--compare horovod-mpi,ddp"
+        "--compare strategy-grpc"
     ): "rdma-transport bench data-parallel --ranks 2 --models variables --rounds 1 --compare none",
     (
         "rdma-transport bench data-parallel --models inception_v3 --ranks 1,2 --batch 8 "
