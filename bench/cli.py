@@ -259,8 +259,8 @@ def data_parallel(
         typer.Option(
             help="Measure these, too, in turns, separated by commas: unchanged (as run "
             "--data-parallel), horovod-gloo, horovod-mpi, strategy-grpc, strategy-rdma "
-            "(MultiWorkerMirroredStrategy), ddp (PyTorch), all or none. What is not installed is "
-            "skipped."
+            "(MultiWorkerMirroredStrategy), ddp (PyTorch), all of these or none; and dense, "
+            "factors (gradients over rdma). What is not installed is skipped."
         ),
     ] = "all",
     batch: Annotated[
@@ -278,7 +278,7 @@ def data_parallel(
     (keras-fit), and many or large gradients (variables, dense-64, dense-4096). Takes about ten
     minutes if all libraries are installed.
     """
-    from .data_parallel import BESIDE, parse_layout
+    from .data_parallel import BESIDE, SCHEMES, parse_layout
     from .data_parallel_cases import CASES, FIT
     from .data_parallel_result import data_parallel as measure
 
@@ -286,8 +286,9 @@ def data_parallel(
     names = known if models == "all" else choose(models, known, "model", "--models")
     beside: list[str] = []
     if compare != "none":
+        known = [*BESIDE, *SCHEMES]
         beside = (
-            list(BESIDE) if compare == "all" else choose(compare, BESIDE, "library", "--compare")
+            list(BESIDE) if compare == "all" else choose(compare, known, "library", "--compare")
         )
     try:
         layouts = [parse_layout(each.strip()) for each in ranks.split(",")]

@@ -47,6 +47,8 @@ BESIDE = {
     "ddp": "PyTorch's DistributedDataParallel over gloo",
 }
 OURS, ALONE = "rdma", "alone"
+# Values of the setting GRADIENTS, over rdma; OURS is with the setting as it is.
+SCHEMES = {"dense": "dense gradients", "factors": "gradients as factors"}
 POLLING = ("horovod-gloo", "horovod-mpi")
 ROUNDS = 3
 TURN_SECONDS = 1.0  # of steps, about
@@ -133,7 +135,7 @@ def why_not(system: str, layout: Layout) -> str:
         return "tf-keras is not installed"
     if system == "ddp" and find_spec("torch") is None:
         return "PyTorch is not installed"
-    if system == OURS and not _FACE.exists():
+    if system in (OURS, *SCHEMES) and not _FACE.exists():
         return "this installation has no horovod interface"
     return ""
 
@@ -152,7 +154,7 @@ def start(
         "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
         "PYTHONPATH": os.pathsep.join([str(python.TOP), os.environ.get("PYTHONPATH", "")]),
     }
-    if system == OURS:
+    if system in (OURS, *SCHEMES):
         shared["PYTHONPATH"] = os.pathsep.join([str(_FACE), shared["PYTHONPATH"]])
     words = [*python.module("support.data_parallel_rank"), system]
     if system == "horovod-mpi":

@@ -5,7 +5,17 @@ from collections.abc import Sequence
 
 from rdma_transport.observe.table import counted
 
-from .data_parallel import ALONE, BESIDE, OURS, Found, Layout, Samples, measure, share_of
+from .data_parallel import (
+    ALONE,
+    BESIDE,
+    OURS,
+    SCHEMES,
+    Found,
+    Layout,
+    Samples,
+    measure,
+    share_of,
+)
 from .data_parallel_cases import FIT, batch_of, bytes_of
 from .report import Result, Row, times_of
 from .support.exit import NotAvailableError
@@ -53,9 +63,8 @@ def data_parallel(
         result.rows += rows_of(layout, cases, systems, found, batch)
         for what, why in skipped.items():
             system, _, of_case = what.partition(", ")
-            note = (
-                f"{BESIDE.get(system, system)} was skipped{of_case and ' for ' + of_case}: {why}."
-            )
+            called = (BESIDE | SCHEMES).get(system, system)
+            note = f"{called} was skipped{of_case and ' for ' + of_case}: {why}."
             result.notes += [] if note in result.notes else [note]
         for what, why in failed.items():
             text = f"{layout.name}: {what}: {why}"

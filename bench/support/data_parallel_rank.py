@@ -49,17 +49,20 @@ class Horovod(Alone):
             raise RuntimeError(f"size() is {hvd.size()} of {os.environ['WORLD_SIZE']} ranks")
         self.told = system == "horovod-mpi"  # by rank 0
         self.pids = hvd.allgather_object(os.getpid()) if self.told else [os.getpid()]
+        self.compression = getattr(hvd.Compression, system, hvd.Compression.none)
 
     def reduced(self, tape: Any, loss: Any, variables: list[Any]) -> Any:
-        return self.hvd.DistributedGradientTape(tape).gradient(loss, variables)
+        made = self.hvd.DistributedGradientTape(tape, compression=self.compression)
+        return made.gradient(loss, variables)
 
     def optimizer(self, keras: Any) -> Any:
         import horovod.tensorflow.keras as hvd
 
-        return hvd.DistributedOptimizer(keras.optimizers.SGD(RATE))
+        optimizer = keras.optimizers.SGD(RATE)
+        return hvd.DistributedOptimizer(optimizer, compression=self.compression)
 
     def keras(self) -> Any:
-        if self.system == "rdma":
+        if not self.system.startswith("horovod"):
             return super().keras()
         import tf_keras  # with Keras 3 it reduces nothing, and says nothing
 
