@@ -66,9 +66,14 @@ class Host:
 
     def run(self, *command: str) -> str:
         """Run a command to its end; return its standard output."""
+        words = [_path_of(command[0]), *command[1:]]
         ran = self.call(
             lambda: subprocess.run(
-                command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+                words,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
             )
         )
         if ran.returncode != 0:
@@ -116,6 +121,17 @@ class Host:
         os.close(self._descriptor)
 
 
+def _path_of(command: str) -> str:
+    """Return where a command of iproute2 is, also for a shell whose PATH has no such folders."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    found = shutil.which(command, path=path)
+    if found is None:
+        raise UnavailableError(
+            f"there is no command {command}. Install it: apt-get install iproute2"
+        )
+    return found
+
+
 def _new_network() -> int:
     """Move this thread into a new namespace; return a descriptor of it."""
     if _libc.unshare(CLONE_NEWNET) != 0:
@@ -132,8 +148,7 @@ class Hosts(Generic[AnyHost]):
     """Two hosts and the link between them; `make` makes a host with an address."""
 
     def __init__(self, make: Callable[[str], AnyHost]) -> None:
-        if shutil.which("ip") is None:
-            raise UnavailableError("there is no command ip. Install it: apt-get install iproute2")
+        _path_of("ip")
         with contextlib.ExitStack() as stack:
             self.both: list[AnyHost] = []
             for address in ADDRESSES:

@@ -17,6 +17,10 @@ INSTEAD = {
         "rdma-transport bench data-parallel --models gru --ranks 1,2 --batch 3 --compare unchanged "
         "--rounds 1"
     ),
+    "rdma-transport bench data-parallel --models dense-4096 --ranks 2x1@1gbit": (
+        "rdma-transport bench data-parallel --models variables --ranks 2x1@1gbit --rounds 1 "
+        "--compare none"
+    ),
     "rdma-transport run --data-parallel -n 4 -- python train.py": (
         "rdma-transport run --data-parallel -n 2 -- python examples/data_parallel/digits.py"
     ),
