@@ -215,8 +215,11 @@ def test_members_that_call_different_reductions_get_an_error() -> None:
 def test_a_worker_without_the_plugin_cannot_reduce_scatter() -> None:
     with CollectiveCluster(2, "rdma", other_protocol=[1]) as mixed:
         answer = mixed.run("reduce_scatter", 80)[0]
-        assert answer["error"] == "UnimplementedError"
-        assert "/task:1 has no rdma server" in answer["message"]
+        told = {  # by this worker, or by TensorFlow on the other one, whichever comes first
+            "UnimplementedError": "/task:1 has no rdma server",
+            "InternalError": "did not find collective implementation",
+        }
+        assert told[answer["error"]] in answer["message"]
 
 
 # A card would serve the memory of a stopped process, which the fake library does not.
