@@ -1,6 +1,7 @@
 """`rdma-transport bench data-parallel`: what it measures, skips and computes."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -79,6 +80,15 @@ def test_two_ranks_beside_others() -> None:
     assert all(row["us"]["p50"] > 0 and row["per_second"] > 0 for row in result["rows"])
     if find_spec("torch") is None:
         assert f"{BESIDE['ddp']} was skipped: PyTorch is not installed." in result["notes"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+def test_two_hosts_and_a_way_to_send_gradients() -> None:
+    result = run("--ranks", "2x1@1gbit", "--models", "variables", "--compare", "dense")
+    assert {row["protocol"] for row in result["rows"]} == {OURS, "dense"}
+    for row in result["rows"]:
+        assert row["more"]["bytes sent"] > row["bytes"] / 2
+        assert row["more"]["hidden"].endswith("%")
 
 
 def test_a_library_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,21 +6,6 @@ INSTEAD = {
     "rdma-transport metrics": "rdma-transport metrics --once",
     "rdma-transport timeline --seconds 5": "rdma-transport timeline --seconds 0.2",
     "rdma-transport bench fabric": f"rdma-transport bench fabric {FEW}",
-    (
-        "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
-        "--compare strategy-grpc"
-    ): "rdma-transport bench data-parallel --ranks 2 --models variables --rounds 1 --compare none",
-    (
-        "rdma-transport bench data-parallel --models inception_v3 --ranks 1,2 --batch 8 "
-        "--compare unchanged,strategy-grpc --rounds 2"
-    ): (
-        "rdma-transport bench data-parallel --models gru --ranks 1,2 --batch 3 --compare unchanged "
-        "--rounds 1"
-    ),
-    "rdma-transport bench data-parallel --models dense-4096 --ranks 2x1@1gbit": (
-        "rdma-transport bench data-parallel --models variables --ranks 2x1@1gbit --rounds 1 "
-        "--compare none"
-    ),
     "rdma-transport run --data-parallel -n 4 -- python train.py": (
         "rdma-transport run --data-parallel -n 2 -- python examples/data_parallel/digits.py"
     ),
@@ -69,6 +54,13 @@ NOT_RUN = {
         "ip link set dev eth2 mtu 9000",
         "systemctl edit slurmd",
         "ulimit -l unlimited",
+    ),
+    "it trains for minutes: tests/bench/test_data_parallel.py measures smaller models": (
+        "rdma-transport bench data-parallel --models dense-4096 --ranks 2x1@1gbit",
+        "rdma-transport bench data-parallel --models inception_v3 --ranks 1,2 --batch 8 "
+        "--compare unchanged,strategy-grpc --rounds 2",
+        "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
+        "--compare strategy-grpc",
     ),
     "it needs Docker or Kubernetes": (
         "docker run --network=host --device=/dev/infiniband --ulimit memlock=-1 --memory=64G "
