@@ -17,7 +17,7 @@ from rdma_transport.horovod.operations import (
 )
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
 from rdma_transport.tensorflow.notes import describe, describe_gradients
-from rdma_transport.tensorflow.sums import is_small
+from rdma_transport.tensorflow.sums import divided
 
 
 class Locals:
@@ -104,8 +104,7 @@ class Reduction:
             group_of(self.process_set),
             factors=factor == 1.0,
         )
-        given = [place for place, gradient in enumerate(sent) if gradient is not None]
-        together = [place for place in given if is_small(sent[place])]
+        together, alone = divided(sent)
         options: dict[str, Any] = {
             "op": self.op,
             "compression": self.compression,
@@ -118,7 +117,7 @@ class Reduction:
         small = grouped_allreduce([sent[place] for place in together], **options, **factors)
         for place, gradient in zip(together, small, strict=True):
             reduced[place] = gradient
-        for place in (each for each in given if each not in together):
+        for place in alone:
             sparse = isinstance(sent[place], tf.IndexedSlices)
             reduced[place] = allreduce(sent[place], **options, **({} if sparse else factors))
         for index, gradient in zip(shared, finish(reduced), strict=True):

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group, world
+from rdma_transport.tensorflow.notes import size_of
 from rdma_transport.tensorflow.operations import all_reduce, grouped_all_reduce
 from rdma_transport.tensorflow.origins import Origin
 from rdma_transport.tensorflow.schemes import gradient_scheme
@@ -24,12 +25,19 @@ _UNKNOWN = (
 )
 
 
-def is_small(gradient: Any) -> bool:
-    """Return whether to reduce a gradient together with others."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return False
-    count = gradient.shape.num_elements()
-    return count is not None and count * gradient.dtype.size < _SMALL
+def divided(tensors: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """Return the places of small tensors, to be reduced together, and those of the others.
+
+    None has no place.
+    """
+    given = [place for place, each in enumerate(tensors) if each is not None]
+    small = [place for place in given if _is_small(tensors[place])]
+    return small, [place for place in given if place not in small]
+
+
+def _is_small(tensor: Any) -> bool:
+    size = None if isinstance(tensor, tf.IndexedSlices) else size_of(tensor)
+    return size is not None and size < _SMALL
 
 
 def sum_gradients(
@@ -52,15 +60,14 @@ def sum_tensors(
     Slices become those of one process, as their `origins` say.
     """
     results = list(tensors)
-    given = {i: each for i, each in enumerate(results) if each is not None}
-    small = [i for i, each in given.items() if is_small(each)]
-    for kind in dict.fromkeys(given[i].dtype for i in small):
-        places = [i for i in small if given[i].dtype == kind]
-        sums = grouped_all_reduce([given[i] for i in places], group=group)
+    small, alone = divided(tensors)
+    for kind in dict.fromkeys(tensors[i].dtype for i in small):
+        places = [i for i in small if tensors[i].dtype == kind]
+        sums = grouped_all_reduce([tensors[i] for i in places], group=group)
         for place, each in zip(places, sums, strict=True):
             results[place] = each
-    for place in (i for i in given if i not in small):
-        found = all_reduce(given[place], group=group)
+    for place in alone:
+        found = all_reduce(tensors[place], group=group)
         if isinstance(found, tf.IndexedSlices):
             found = _as_of_one(found, (group or world()).size, origins[place])
         results[place] = found
