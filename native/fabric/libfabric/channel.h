@@ -51,6 +51,7 @@ class LibfabricChannel final : public Channel,
   Status Flush() override;
   Status Check(const void* local, const RemoteSpan& span, Access access) const override;
   void Close(const Status& reason) override;
+  void NotePeerClosed() override;
 
   // The functions below are for the device.
   uint64_t tag() const { return tag_; }

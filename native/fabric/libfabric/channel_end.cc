@@ -23,6 +23,15 @@ void LibfabricChannel::Close(const Status& reason) {
   endpoint_->sleeper().Wake();
 }
 
+void LibfabricChannel::NotePeerClosed() {
+  {
+    std::lock_guard<std::mutex> lock(mu_);
+    peer_drained_ = true;
+    Attend();
+  }
+  endpoint_->sleeper().Wake();
+}
+
 void LibfabricChannel::Abandon() {
   abandoned_.store(true);
   Close(Status(Code::kCancelled, "the user of this channel has gone"));

@@ -18,11 +18,11 @@ namespace rdma_transport::fabric::striped {
 void StripedChannel::FailRail(size_t slot, const Status& reason) {
   Rail& rail = rails_[slot];
   if (rail.failed || rail.channel == nullptr) return;
-  const bool used = std::exchange(rail.up, false);
+  rail.up = false;
   rail.failed = true;
   rail.failed_as = ++failures_;
-  rail.deadline = Now() + 2 * std::max(device_->peer_timeout(), kSecond);
-  if (used && state_.load() != State::kConnecting) {
+  rail.deadline = rail.carried ? Now() + 2 * std::max(device_->peer_timeout(), kSecond) : 0;
+  if (rail.carried && state_.load() != State::kConnecting) {
     Log(LogLevel::kWarning, device_->name() + ": the channel " + rail.channel->Route() +
                                 " continues without " + rail.name + ": " + reason.message());
   } else {
@@ -95,7 +95,14 @@ void StripedChannel::Progress() {
   if (!several() || !Serving() || main_ == kNone) return;
   for (size_t slot = 0; slot < rails_.size(); ++slot) {
     Rail& rail = rails_[slot];
-    if (!rail.failed || !rail.closed || !rail.released) continue;
+    if (!rail.failed) continue;
+    if (active_ && !rail.carried && !rail.declined) {  // or the peer waits for it to connect
+      RailRecord decline;
+      decline.rail = rail.id;
+      decline.slot = static_cast<uint32_t>(slot);
+      rail.declined = SendControl(RecordKind::kDecline, decline).ok();
+    }
+    if (!rail.closed || !rail.released) continue;
     if (!rail.down_sent) {
       RailRecord down;
       down.rail = rail.id;
@@ -156,9 +163,11 @@ Status StripedChannel::HandleControl(RecordKind kind, std::string_view bytes) {
       if (rail == nullptr || rail->peer_down || record.received > rail->sent) return unknown;
       rail->peer_down = true;
       rail->peer_received = record.received;
-      if (rail->failed) return OkStatus();
-      if (!OthersThan(SlotOf(rail))) return unknown;
-      FailRail(SlotOf(rail), Status(Code::kUnavailable, "the peer has left it"));
+      if (!rail->failed) {
+        if (!OthersThan(SlotOf(rail))) return unknown;
+        FailRail(SlotOf(rail), Status(Code::kUnavailable, "the peer has left it"));
+      }
+      rail->channel->NotePeerClosed();
       return OkStatus();
     case RecordKind::kSettled:
       if (rail == nullptr || !rail->down_sent || rail->settled) return unknown;

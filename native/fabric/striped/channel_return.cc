@@ -55,7 +55,7 @@ void StripedChannel::Greet(Rail* rail) {
 void StripedChannel::Use(Rail* rail) {
   const bool ready = rail->greets && (rail->greeted || !several());
   if (!ready || rail->failed || rail->up || !rail->alive()) return;
-  rail->up = true;
+  rail->up = rail->carried = true;
   longest_ = std::min(longest_, rail->channel->backlog().longest);
   rail->since = Now();
   const bool again = std::exchange(rail->delay, 0) != 0;
@@ -233,7 +233,8 @@ void StripedChannel::OnConnectBegun(uint32_t id, const Status& status) {
 Status StripedChannel::HandleOffer(RecordKind kind, const RailRecord& record,
                                    std::string_view address) {
   const bool to_passive = kind == RecordKind::kOffer;
-  if (record.slot >= rails_.size() || active_ == to_passive ||
+  const bool to_either = kind == RecordKind::kDecline;
+  if (record.slot >= rails_.size() || (active_ == to_passive && !to_either) ||
       (to_passive && record.rail < next_rail_)) {
     return Status(Code::kDataLoss, "an offer of a rail at a wrong time");
   }
@@ -258,7 +259,12 @@ Status StripedChannel::HandleOffer(RecordKind kind, const RailRecord& record,
     Attend();
     return OkStatus();
   }
-  if (rail.channel == nullptr || rail.id != record.rail || rail.connected) return OkStatus();
+  if (rail.channel == nullptr || rail.id != record.rail) return OkStatus();
+  if (!active_) {
+    if (OthersThan(slot)) FailRail(slot, Status(Code::kUnavailable, "the peer cannot use it"));
+    return OkStatus();
+  }
+  if (rail.connected) return OkStatus();
   if (kind == RecordKind::kDecline) {
     NoteUnused(slot, "the peer cannot use it; see its log");
     Empty(slot);

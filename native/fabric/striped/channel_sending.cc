@@ -200,7 +200,7 @@ std::vector<Wait> StripedChannel::WaitsFor(RecordKind kind, After after, uint64_
   const bool all = after.IsEverything() || kind == RecordKind::kSettled;
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
-    if (i == main_ || rail.channel == nullptr) continue;
+    if (i == main_ || rail.channel == nullptr || !rail.carried) continue;
     if (all && rail.uncovered > 0) SendMark(i);
     if (kind == RecordKind::kSettled) {
       // What was repeated went by those that were up then.

@@ -55,6 +55,7 @@ struct Rail {
   bool greets = false;   // this end has shared all memory, and said so
   bool greeted = false;  // the peer has
   bool up = false;       // carries records and transfers
+  bool carried = false;  // has done so
   bool closed = false;   // the plain channel has closed
   bool released = false;
   Status status;  // if closed
@@ -80,7 +81,8 @@ struct Rail {
   // What to do when it has failed.
   bool failed = false;     // it carries nothing more
   uint64_t failed_as = 0;  // the how manieth of the channel
-  Nanos deadline = 0;      // for the rest
+  Nanos deadline = 0;      // for the rest; 0: it has carried nothing, and may take its time
+  bool declined = false;   // the peer is told that it does not connect
   bool down_sent = false;  // the peer is told that this end is closed
   bool peer_down = false;  // and has told it
   uint64_t received = 0;   // records that came, if it is closed

@@ -19,7 +19,7 @@ enum class RecordKind : uint8_t {
   kSettled,       // what the peer did not get on a rail that failed has been sent again
   kOffer,         // of the active end: a new plain channel for a rail that is down
   kAnswer,        // of the passive end: its own plain channel
-  kDecline,       // of the passive end: not now
+  kDecline,       // of an end where it does not connect: not now
   kReady,         // of the passive end: its port has become active, so make another offer
 };
 

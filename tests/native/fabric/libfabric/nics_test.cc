@@ -91,6 +91,24 @@ TEST_F(LibfabricNicsTest, OneOfThemFailsAndReturns) {
   EXPECT_FALSE(b_.handler->closed);
 }
 
+// What is tried meanwhile to have it back fails at one end, and may not come up at the other.
+TEST_F(LibfabricNicsTest, OneOfThemMayStayBroken) {
+  Settings settings = DefaultSettings();
+  settings.peer_timeout = kSecond;
+  ConnectedPair(settings);
+  const auto remote = Shared(b_);
+  const auto local = Allocate(a_);
+  const auto both = [this] { return a_.channel->Route().find(", ") != std::string::npos; };
+  ASSERT_TRUE(PollUntil(both));
+  SetFaulty("broken=" + a_.device->Ports()[1].name);
+  for (const Nanos end = Now() + 6 * kSecond; Now() < end; PollFor(100 * kMillisecond)) {
+    ASSERT_NO_FATAL_FAILURE(Move(local.get(), remote.get(), 'x'));
+  }
+  ASSERT_EQ(testing::Faulty().set("broken", ""), 0);
+  EXPECT_TRUE(PollUntil(both, 60 * kSecond)) << "it returns";
+  EXPECT_FALSE(a_.handler->closed) << a_.handler->reason.message();
+}
+
 TEST_F(LibfabricNicsTest, WhatWasJustSharedIsReachedOnTheCardThatIsLeft) {
   ConnectedPair();
   const auto both = [](const testing::Side& side) {
