@@ -95,9 +95,6 @@ EQUAL = {
         "uneven_batch",
         "tiny_batch",
         "embedding_sparse",
-        "dataset_fit",
-        "siamese",
-        "gradient_penalty",
     ),
 }
 SMALL_METRIC = 0.05
