@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -101,11 +99,9 @@ struct EndOptions {
   size_t bytes = 4096;
   int cqe = 256;
   ibv_qp_cap cap = {64, 64, 4, 4, 64};
-  bool signal_all = false;
   int access = kAllAccess;
   int gid_index = 3;
   bool with_channel = false;
-  ibv_cq* cq = nullptr;
 };
 
 // One queue pair with a completion queue and registered memory of its own.
@@ -116,14 +112,12 @@ class End {
     context = options.context;
     pd = v.ibv_alloc_pd(context);
     if (options.with_channel) channel = v.ibv_create_comp_channel(context);
-    cq = options.cq != nullptr ? options.cq
-                               : v.ibv_create_cq(context, options.cqe, this, channel, 0);
+    cq = v.ibv_create_cq(context, options.cqe, this, channel, 0);
     mr = v.ibv_reg_mr(pd, memory.data(), memory.size(), options.access);
     ibv_qp_init_attr init = {};
     init.send_cq = init.recv_cq = cq;
     init.cap = options.cap;
     init.qp_type = IBV_QPT_RC;
-    init.sq_sig_all = options.signal_all ? 1 : 0;
     qp = v.ibv_create_qp(pd, &init);
     if (qp == nullptr) std::abort();
   }
@@ -135,7 +129,7 @@ class End {
     if (mr != nullptr) {
       EXPECT_EQ(v.ibv_dereg_mr(mr), 0);
     }
-    if (options_.cq == nullptr) {
+    if (cq != nullptr) {
       EXPECT_EQ(v.ibv_destroy_cq(cq), 0);
     }
     if (channel != nullptr) {
@@ -185,13 +179,13 @@ class End {
 
   static constexpr int kToRts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
                                 IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
-  int ToRts(uint8_t rnr_retry = 7, uint32_t psn = 100) {
+  int ToRts(uint8_t rnr_retry = 7) {
     ibv_qp_attr attr = {};
     attr.qp_state = IBV_QPS_RTS;
     attr.timeout = 14;
     attr.retry_cnt = 7;
     attr.rnr_retry = rnr_retry;
-    attr.sq_psn = psn;
+    attr.sq_psn = 100;
     attr.max_rd_atomic = 4;
     return V().ibv_modify_qp(qp, &attr, kToRts);
   }
@@ -274,25 +268,6 @@ inline ibv_context* OpenDevice(const std::string& name = "fake_0") {
   V().ibv_free_device_list(list);
   errno = error;
   return context;
-}
-
-// Sends a datagram to a process's control socket, and returns the answer.
-inline std::string Command(pid_t pid, const std::string& text) {
-  const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  // An address chosen by the kernel, to be answered at.
-  bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address.sun_family));
-  const std::string name = "fake_ibverbs." + std::to_string(pid);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  char answer[4096];
-  ssize_t got = -1;
-  if (sendto(fd, text.data(), text.size(), 0, reinterpret_cast<sockaddr*>(&address), length) > 0) {
-    got = recv(fd, answer, sizeof(answer), 0);
-  }
-  close(fd);
-  return got < 0 ? "" : std::string(answer, static_cast<size_t>(got));
 }
 
 class FakeIbverbsTest : public ::testing::Test {

@@ -30,9 +30,7 @@ namespace faulty_libfabric::testing {
 #define FAULTY_LIBFABRIC_FUNCTIONS(X)                                                    \
   X(fi_getinfo) X(fi_freeinfo) X(fi_dupinfo) X(fi_fabric) X(fi_strerror) X(fi_version)   \
   X(faulty_libfabric_set) X(faulty_libfabric_reset)                                      \
-  X(faulty_libfabric_counters) X(faulty_libfabric_fail_next)                             \
-  X(faulty_libfabric_lose_next) X(faulty_libfabric_hold_writes)                          \
-  X(faulty_libfabric_eagain_for)
+  X(faulty_libfabric_counters) X(faulty_libfabric_hold_writes)
 // clang-format on
 
 struct Library {
@@ -87,9 +85,10 @@ inline Info Hints() {
   return hints;
 }
 
-inline int GetInfo(const Info& hints, Info& found, uint32_t version = FI_VERSION(1, 14)) {
+inline int GetInfo(const Info& hints, Info& found) {
   fi_info* list = nullptr;
-  const int error = L().fi_getinfo(version, "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &list);
+  const int error =
+      L().fi_getinfo(FI_VERSION(1, 14), "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &list);
   found.reset(list);
   return error;
 }
@@ -108,7 +107,7 @@ class End {
  public:
   static constexpr size_t kBytes = 4096;
 
-  explicit End(fi_info* info, fi_wait_obj wait = FI_WAIT_FD) : info_(info) {
+  explicit End(fi_info* info) : info_(info) {
     EXPECT_EQ(L().fi_fabric(info->fabric_attr, &fabric, nullptr), 0);
     EXPECT_EQ(fi_domain(fabric, info, &domain, nullptr), 0);
     fi_av_attr av_attributes = {};
@@ -116,7 +115,7 @@ class End {
     EXPECT_EQ(fi_av_open(domain, &av_attributes, &av, nullptr), 0);
     fi_cq_attr cq_attributes = {};
     cq_attributes.format = FI_CQ_FORMAT_DATA;
-    cq_attributes.wait_obj = wait;
+    cq_attributes.wait_obj = FI_WAIT_FD;
     EXPECT_EQ(fi_cq_open(domain, &cq_attributes, &cq, nullptr), 0);
     EXPECT_EQ(fi_endpoint(domain, info, &ep, nullptr), 0);
     EXPECT_EQ(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), 0);
@@ -196,10 +195,9 @@ class End {
 
 // Two endpoints that know each other. The first posts.
 struct Pair {
-  explicit Pair(Info made, fi_wait_obj wait = FI_WAIT_FD)
-      : info(std::move(made)), a(info.get(), wait), b(info.get(), wait) {
+  explicit Pair(Info made) : info(std::move(made)), a(info.get()), b(info.get()) {
     to_b = a.Insert(b);
-    to_a = b.Insert(a);
+    b.Insert(a);
   }
 
   void Progress() {
@@ -244,7 +242,6 @@ struct Pair {
   Info info;
   End a;
   End b;
-  fi_addr_t to_a = 0;
   fi_addr_t to_b = 0;
 };
 
