@@ -20,9 +20,9 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["shm", "mixed"])
-def lasting(request: pytest.FixtureRequest) -> Iterator[Members]:
-    made = Members(3, request.param)
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Members]:
+    made = Members(3, "mixed")
     yield made
     made.end()
 

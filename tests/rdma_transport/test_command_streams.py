@@ -16,16 +16,9 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "rdma_transport"]
 ANSWERS = [
     ["--help"],
-    ["--version"],
     ["info", "--json"],
-    ["config"],
-    ["config", "--json"],
     ["doctor", "--quick"],
-    ["metrics", "--once"],
-    ["capacity", "--size", "64MiB", "--workers", "8", "--servers", "2"],
-    ["bench", "--help"],
     ["bench", "fabric", "--sizes", "64", "--iterations", "10", "--rounds", "1"],
-    ["bench", "fabric", "--sizes", "64", "--iterations", "10", "--rounds", "1", "--json"],
 ]
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 pytestmark = pytest.mark.timeout(60)
