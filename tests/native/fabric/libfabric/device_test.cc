@@ -53,32 +53,6 @@ TEST_F(LibfabricDeviceTest, ADeviceWithoutMemoryForMessagesIsAnError) {
   SetFaulty("mr_fail=0");
 }
 
-// The double says how CXI and EFA are.
-TEST_F(LibfabricDeviceTest, WhatAProviderDoesCountsAndNotWhatItSays) {
-  struct {
-    const char* settings;
-    bool remote_data;
-  } const kProviders[] = {{"", true},
-                          {"cq_data=4", true},
-                          {"cq_data=0", false},
-                          {testing::kCxi, false},
-                          {testing::kEfa, true},
-                          {testing::kUnorderedProvider, true},
-                          {"eagain=50 late=2000", true}};
-  std::shared_ptr<const Library> library;
-  ASSERT_TRUE(LoadLibrary(FAULTY_LIBFABRIC_LIBRARY, &library).ok());
-  for (const auto& provider : kProviders) {
-    testing::Faulty().reset();
-    SetFaulty(provider.settings);
-    std::vector<Provider> found;
-    ASSERT_TRUE(FindProviders(*library, OnFaulty(), &found).ok());
-    std::unique_ptr<Domain> domain;
-    const Status opened = Domain::Open(library, found[0].nics[0].get(), &domain);
-    ASSERT_TRUE(opened.ok()) << opened.message();
-    EXPECT_EQ(domain->traits().remote_data, provider.remote_data) << provider.settings;
-  }
-}
-
 TEST_F(LibfabricDeviceTest, AProviderThatFailsToWriteToItselfIsUsedWithoutRemoteData) {
   ASSERT_EQ(testing::Faulty().fail_next("write"), 0);
   ASSERT_NO_FATAL_FAILURE(ConnectedPair());
@@ -241,13 +215,6 @@ TEST_F(LibfabricDeviceTest, WithoutADescriptorToWaitOnASleeperIsStillWoken) {
     if (b_.device->Poll() == 0) b_.device->ArmNotification();
   }
   EXPECT_EQ(b_.handler->notes.size(), 1u);
-}
-
-TEST(BlindSleep, GrowsWithTheSilence) {
-  EXPECT_EQ(BlindSleep(0), 20 * kMicrosecond);
-  EXPECT_EQ(BlindSleep(kMillisecond), 20 * kMicrosecond);
-  EXPECT_EQ(BlindSleep(32 * kMillisecond), 500 * kMicrosecond);
-  EXPECT_EQ(BlindSleep(kSecond), kMillisecond);
 }
 
 // An answer that follows what this thread sends comes soon, however long the silence was before.

@@ -48,64 +48,6 @@ class InboxTest : public ::testing::Test {
 
 using Records = std::vector<std::string>;
 
-TEST_F(InboxTest, TakesRecordsOutOfMessages) {
-  EXPECT_TRUE(Take(1, Record("a") + Record("") + Record("key", RecordKind::kWithdraw)).ok());
-  EXPECT_EQ(records_, (Records{"1a", "1", "3key"}));
-  EXPECT_EQ(inbox_.read(), 1u);
-  EXPECT_EQ(inbox_.waiting_since(), 0);
-}
-
-TEST_F(InboxTest, PutsRecordsTogetherWhereverTheyAreCut) {
-  const std::string stream = Record("first") + Record("") + Record(std::string(100, 'x'));
-  for (size_t cut = 1; cut < stream.size(); ++cut) {
-    const std::string rest = stream.substr(cut);
-    records_.clear();
-    ASSERT_TRUE(Take(inbox_.read() + 1, stream.substr(0, cut)).ok());
-    ASSERT_TRUE(Take(inbox_.read() + 1, rest.substr(0, 1)).ok());
-    ASSERT_TRUE(Take(inbox_.read() + 1, rest.substr(1)).ok());
-    ASSERT_EQ(records_, (Records{"1first", "1", "1" + std::string(100, 'x')})) << cut;
-  }
-}
-
-TEST_F(InboxTest, PutsMessagesInOrder) {
-  for (const uint64_t sequence : {3, 2, 5}) {
-    EXPECT_TRUE(Take(sequence, Record(std::to_string(sequence))).ok());
-  }
-  EXPECT_TRUE(records_.empty());
-  EXPECT_EQ(inbox_.waiting_since(), 1);
-  EXPECT_TRUE(Take(1, Record("1")).ok());
-  EXPECT_EQ(records_, (Records{"11", "12", "13"}));
-  EXPECT_EQ(inbox_.read(), 3u);
-  EXPECT_NE(inbox_.waiting_since(), 0);
-  EXPECT_TRUE(Take(4, Record("4")).ok());
-  EXPECT_EQ(inbox_.read(), 5u);
-  EXPECT_EQ(inbox_.waiting_since(), 0);
-}
-
-TEST_F(InboxTest, AMessageWaitsForAllWritesBeforeIt) {
-  EXPECT_TRUE(Take(1, Record("after two"), 2).ok());
-  EXPECT_TRUE(Take(2, Record("after two, too"), 2).ok());
-  EXPECT_TRUE(Take(3, Record("after three"), 3).ok());
-  EXPECT_TRUE(TakeWrite(2).ok());
-  EXPECT_TRUE(TakeWrite(3).ok());
-  EXPECT_TRUE(records_.empty());
-  EXPECT_EQ(inbox_.arrived(), 0u);
-  EXPECT_TRUE(TakeWrite(1).ok());
-  EXPECT_EQ(records_.size(), 3u);
-  EXPECT_EQ(inbox_.arrived(), 3u);
-}
-
-TEST_F(InboxTest, WritesAreCountedBeyond16Bits) {
-  for (uint64_t sequence = 1; sequence <= 200'000; ++sequence) {
-    ASSERT_TRUE(TakeWrite(sequence).ok());
-  }
-  EXPECT_EQ(inbox_.arrived(), 200'000u);
-  EXPECT_TRUE(Take(1, Record("x"), 200'001).ok());
-  EXPECT_TRUE(records_.empty());
-  EXPECT_TRUE(TakeWrite(200'001).ok());
-  EXPECT_EQ(records_.size(), 1u);
-}
-
 TEST_F(InboxTest, AnyOrderGivesTheSameRecords) {
   std::mt19937 random(3);
   uint64_t writes = 65'000;  // and over the end of 16 bits
@@ -190,12 +132,6 @@ TEST_F(InboxTest, ARecordThatIsTooLongIsRefused) {
   ASSERT_TRUE(other.Take(message, bytes.substr(0, 3), 1, handle_).ok());
   message.sequence = 2;
   EXPECT_EQ(other.Take(message, bytes.substr(3), 1, handle_).code(), Code::kDataLoss);
-}
-
-TEST_F(InboxTest, TheFirstErrorOfARecordIsReturned) {
-  verdict_ = Status(Code::kPermissionDenied, "no");
-  EXPECT_EQ(Take(1, Record("a") + Record("b")).code(), Code::kPermissionDenied);
-  EXPECT_EQ(records_.size(), 1u);
 }
 
 }  // namespace

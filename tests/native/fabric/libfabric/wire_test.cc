@@ -26,25 +26,6 @@ ChannelAddress Example() {
   return address;
 }
 
-TEST(LibfabricWireTest, AnAddressIsReadAsItWasWritten) {
-  const ChannelAddress address = Example();
-  ChannelAddress read;
-  ASSERT_TRUE(ChannelAddress::Decode(address.Encode(), &read).ok());
-  EXPECT_EQ(read.provider, address.provider);
-  EXPECT_EQ(read.protocol, address.protocol);
-  EXPECT_EQ(read.protocol_version, address.protocol_version);
-  EXPECT_EQ(read.format, address.format);
-  EXPECT_EQ(read.name, address.name);
-  EXPECT_EQ(read.tag, address.tag);
-  EXPECT_EQ(read.number, address.number);
-  EXPECT_EQ(read.frames, address.frames);
-  EXPECT_EQ(read.remote_data, address.remote_data);
-  EXPECT_EQ(read.mark_address, address.mark_address);
-  EXPECT_EQ(read.mark_key, address.mark_key);
-  EXPECT_EQ(read.token, address.token);
-  EXPECT_EQ(read.Encode(), address.Encode());
-}
-
 TEST(LibfabricWireTest, AddressesOutOfBoundsAreMalformed) {
   ChannelAddress read;
   const auto refused = [&read](void (*change)(ChannelAddress*)) {

@@ -40,30 +40,6 @@ std::string Matched(const ChannelAddress& active, const ChannelAddress& passive,
   return text;
 }
 
-TEST(StripedAddress, IsRead) {
-  ChannelAddress address = With({{"mlx5_0:1", "10.0.0.0/24", std::string("\0\1\2", 3)}, Down("b")});
-  address.most_rails = 2;
-  ChannelAddress read;
-  ASSERT_TRUE(ChannelAddress::Decode(address.Encode(), &read).ok());
-  EXPECT_EQ(read.most_rails, 2u);
-  ASSERT_EQ(read.rails.size(), 2u);
-  EXPECT_EQ(read.rails[0].name, "mlx5_0:1");
-  EXPECT_EQ(read.rails[0].subnet, "10.0.0.0/24");
-  EXPECT_EQ(read.rails[0].address, address.rails[0].address);
-  EXPECT_EQ(read.rails[1].address, "");
-}
-
-TEST(StripedAddress, MalformedBytesAreRefused) {
-  const std::string bytes = With({At("a", "s"), At("b", "t")}).Encode();
-  ChannelAddress read;
-  for (size_t length = 0; length < bytes.size(); ++length) {
-    const bool whole = length == 1 + (bytes.size() - 1) / 2;  // of one rail
-    EXPECT_EQ(ChannelAddress::Decode(bytes.substr(0, length), &read).ok(), whole) << length;
-  }
-  EXPECT_FALSE(ChannelAddress::Decode(With(std::vector<RailAddress>(9)).Encode(), &read).ok());
-  EXPECT_FALSE(ChannelAddress::Decode(std::string(1, '\0') + bytes.substr(1), &read).ok());
-}
-
 TEST(StripedAddress, RailsOfOneSubnetAreMatchedFirst) {
   EXPECT_EQ(Matched(With({At("a", "s"), At("b", "s")}), With({At("c", "s"), At("d", "s")})),
             " 0-0 1-1");

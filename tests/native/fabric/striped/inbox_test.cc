@@ -1,4 +1,4 @@
-// What arrives on several rails: the order in which it is handed up, and what is refused.
+// What arrives on several rails: what is refused.
 
 #include "fabric/striped/inbox.h"
 
@@ -42,52 +42,10 @@ class InboxTest : public ::testing::Test {
     while (inbox_.Next(&record)) handed_ += " " + std::string(record.bytes);
     return taken;
   }
-  Status Mark(uint32_t rail) {
-    return Take(rail, Header(RecordKind::kMark, inbox_.received(rail) + 1));
-  }
 
   Inbox inbox_;
   std::string handed_;
 };
-
-TEST_F(InboxTest, WhatWaitsForAnotherRailLetsOthersPassThatMay) {
-  EXPECT_TRUE(Take(0, Note(1, 0, {{1, 0, 3}})).ok());
-  EXPECT_TRUE(Take(0, Note(2, 0)).ok());
-  EXPECT_TRUE(Take(0, Note(3, 1)).ok());
-  EXPECT_EQ(handed_, " 2");
-  EXPECT_TRUE(Mark(1).ok());
-  EXPECT_EQ(handed_, " 2");
-  EXPECT_TRUE(Mark(1).ok());
-  EXPECT_EQ(handed_, " 2 1 3");
-}
-
-TEST_F(InboxTest, WhatIsSentAgainComesOnce) {
-  EXPECT_TRUE(Take(0, Note(1, 0)).ok());
-  EXPECT_TRUE(Take(0, Note(3, 1)).ok());
-  EXPECT_TRUE(Take(1, Note(1, 0)).ok());
-  EXPECT_TRUE(Take(1, Note(3, 1)).ok());
-  EXPECT_EQ(handed_, " 1");
-  EXPECT_TRUE(Take(1, Note(2, 1)).ok());
-  EXPECT_EQ(handed_, " 1 2 3");
-}
-
-TEST_F(InboxTest, WhatWaitsUntilARailIsSettledDoesSo) {
-  EXPECT_TRUE(Take(0, Note(1, 0, {{1, 0, kUntilSettled}})).ok());
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(Mark(1).ok());
-  EXPECT_EQ(handed_, "");
-  inbox_.Settle(1);
-  EXPECT_TRUE(Mark(0).ok());
-  EXPECT_EQ(handed_, " 1");
-}
-
-TEST_F(InboxTest, RecordsOfTheRailsPassThoseOfTheUser) {
-  EXPECT_TRUE(Take(0, Note(1, 0, {{1, 0, kUntilSettled}})).ok());
-  EXPECT_TRUE(Take(0, Header(RecordKind::kSettled, 2, 0, 0) + "settled").ok());
-  EXPECT_TRUE(Take(0, Header(RecordKind::kDown, 4, 1) + "down").ok());
-  EXPECT_EQ(handed_, " settled");
-  EXPECT_TRUE(Take(0, Header(RecordKind::kDown, 3) + "first").ok());
-  EXPECT_EQ(handed_, " settled first down");
-}
 
 TEST_F(InboxTest, WhatIsNoPartOfTheProtocolIsRefused) {
   const std::string wrong[] = {

@@ -330,12 +330,6 @@ TEST(PortChoice, TheMtuIsTheSmallerOfTheTwo) {
   EXPECT_EQ(mtu(), 1024u);
 }
 
-TEST(Gid, TextOfBothFamilies) {
-  EXPECT_EQ(MakeGid(0, GidType::kRoceV2, "10.7.0.1").Text(), "10.7.0.1");
-  EXPECT_EQ(MakeGid(0, GidType::kRoceV2, "fd00:7::1").Text(), "fd00:7::1");
-  EXPECT_EQ(MakeGid(0, GidType::kInfiniBand, "fe80::2").Text(), "fe80::2");
-}
-
 TEST(Port, Text) {
   Port port;
   port.device = "mlx5_0";
