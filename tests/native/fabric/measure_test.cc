@@ -254,7 +254,7 @@ Plan OrderPlan() {
   Plan plan;
   plan.test = Test::kOrder;
   plan.bytes = kLargest / 4;
-  plan.iterations = 5005;  // the last one is not held by an OvertakingChannel
+  plan.iterations = 2005;  // the last one is not held by an OvertakingChannel
   plan.timeout = 20 * kSecond;
   return plan;
 }
@@ -267,7 +267,7 @@ TEST(MeasureTest, AnOrderedChannelHasNoFaults) {
   plans.push_back(OrderPlan());
   EXPECT_EQ(WrongBytes(Behavior::kRight, plans, &found), std::vector<uint64_t>(9, 0));
   EXPECT_EQ(found.notes, OrderPlan().iterations);
-  EXPECT_GT(found.writes, 1000u);
+  EXPECT_GT(found.writes, 400u);
   EXPECT_GT(found.bytes, found.writes * 100);
   EXPECT_EQ(found.first, "");
 }
@@ -285,7 +285,7 @@ TEST(MeasureTest, AWriteWhoseBytesAreNotThereIsFound) {
 TEST(MeasureTest, NotificationsThatOvertakeOthersOrComeTwiceAreFound) {
   Found found;
   const std::vector<uint64_t> wrong = WrongBytes(Behavior::kOvertaking, {OrderPlan()}, &found);
-  EXPECT_GT(found.misordered, 100u) << found.first;
+  EXPECT_GT(found.misordered, 40u) << found.first;
   EXPECT_GT(found.repeated, 10u) << found.first;
   EXPECT_EQ(found.early + found.missing, 0u) << found.first;
   EXPECT_EQ(wrong, std::vector<uint64_t>{found.faults()});

@@ -196,7 +196,6 @@ INSTANTIATE_TEST_SUITE_P(, EachKind,
                          ::testing::Values(Kind{"Inline", 100, true, true},
                                            Kind{"Dynamic", 50000, false, true},
                                            Kind{"Static", 50000, true, true},
-                                           Kind{"InlineForbidden", 100, true, false},
                                            Kind{"StaticForbidden", 50000, true, false}),
                          [](const auto& info) { return info.param.name; });
 
@@ -323,8 +322,6 @@ TEST_P(EachKindOfTwoPorts, StepsEndWellAlthoughAPortFails) {
 
 INSTANTIATE_TEST_SUITE_P(, EachKindOfTwoPorts,
                          ::testing::Values(Kind{"Inline", 100, true, true},
-                                           Kind{"Dynamic", 50000, false, true},
-                                           Kind{"Static", 50000, true, false},
                                            Kind{"Large", 3000000, true, false}),
                          [](const auto& info) { return info.param.name; });
 

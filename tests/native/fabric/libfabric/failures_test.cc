@@ -238,15 +238,7 @@ class PeerProcessTest : public LibfabricFailuresTest {
   }
 };
 
-class EachProvider : public PeerProcessTest, public ::testing::WithParamInterface<const char*> {
- protected:
-  void SetUp() override {
-    PeerProcessTest::SetUp();
-    SetFaulty(GetParam());
-  }
-};
-
-TEST_P(EachProvider, APeerThatVanishesIsNoticedAndReleases) {
+TEST_F(PeerProcessTest, APeerThatVanishesIsNoticedAndReleases) {
   PeerProcess peer;
   std::unique_ptr<Region> region;
   ASSERT_NO_FATAL_FAILURE(ShareWith(&peer, &region));
@@ -260,7 +252,7 @@ TEST_P(EachProvider, APeerThatVanishesIsNoticedAndReleases) {
       [&] { return a_.handler->released || a_.handler->reason.code() == Code::kUnavailable; }));
 }
 
-TEST_P(EachProvider, AnIdlePeerThatVanishesIsNoticedToo) {
+TEST_F(PeerProcessTest, AnIdlePeerThatVanishesIsNoticedToo) {
   PeerProcess peer;
   ASSERT_NO_FATAL_FAILURE(ConnectTo(&peer));
   peer.Kill();
@@ -269,7 +261,7 @@ TEST_P(EachProvider, AnIdlePeerThatVanishesIsNoticedToo) {
       [&] { return a_.handler->released || a_.handler->reason.code() == Code::kUnavailable; }));
 }
 
-TEST_P(EachProvider, AnIdleHostThatVanishesIsNoticedToo) {
+TEST_F(PeerProcessTest, AnIdleHostThatVanishesIsNoticedToo) {
   PeerProcess peer;
   std::unique_ptr<Region> region;
   ASSERT_NO_FATAL_FAILURE(ShareWith(&peer, &region));
@@ -278,6 +270,14 @@ TEST_P(EachProvider, AnIdleHostThatVanishesIsNoticedToo) {
   EXPECT_TRUE(PollUntil(
       [&] { return a_.handler->released || a_.handler->reason.code() == Code::kUnavailable; }));
 }
+
+class EachProvider : public PeerProcessTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    PeerProcessTest::SetUp();
+    SetFaulty(GetParam());
+  }
+};
 
 TEST_P(EachProvider, AProcessThatIsStoppedReleasesWhenItResumes) {
   PeerProcess peer;

@@ -140,17 +140,6 @@ TEST_F(VerbsDeviceTest, ACardThatHasNoMoreQueuePairsIsAnErrorWithItsLimit) {
 
 // --- What is said of the port ---
 
-TEST_F(VerbsDeviceTest, APieceIsAShareOfWhatThePortHasUnderWay) {
-  EXPECT_EQ(VerbsDevice::PaceOf(10).piece, 76u << 10);
-  EXPECT_EQ(VerbsDevice::PaceOf(1).piece, 64u << 10);
-  for (const double gigabits : {100.0, 400.0, 800.0}) {
-    const Pace pace = VerbsDevice::PaceOf(gigabits);
-    EXPECT_NEAR(static_cast<double>(pace.window) * 8 / gigabits, 130e3, 1e3) << "nanoseconds";
-    EXPECT_EQ(pace.window, 2 * pace.piece);
-    EXPECT_EQ(pace.reads, pace.window);
-  }
-}
-
 TEST_F(VerbsDeviceTest, ThePortIsReportedWithItsSubnet) {
   SetFake("gids", "rocev2:10.7.3.1");
   OpenDevices();
@@ -192,38 +181,6 @@ TEST_F(VerbsDeviceTest, RingsForManyPeersAreSmall) {
 }
 
 // --- Sleeping ---
-
-// Two threads that play ping-pong and sleep whenever nothing has come. A wake-up that got lost
-// would show as a sleep until its deadline.
-TEST_F(VerbsDeviceTest, NothingIsLostBetweenRestAndSleep) {
-  constexpr size_t kRounds = 2000;
-  SetFake("delay_us", "30");
-  ConnectedPair();
-  const auto play = [&](Side* side, bool first) {
-    std::mt19937 random(first);
-    const Nanos deadline = Now() + 40 * kSecond;
-    const std::vector<std::string>& heard = side->handler->notes;
-    size_t said = 0;
-    while ((heard.size() < kRounds || said < kRounds) && Now() < deadline) {
-      for (; said < std::min(kRounds, heard.size() + (first ? 1 : 0)); ++said) {
-        const Urgency urgency = random() % 4 == 0 ? Urgency::kLazy : Urgency::kWake;
-        EXPECT_TRUE(side->Notify("ping", urgency).ok());
-      }
-      if (side->device->Poll() > 0 || !side->device->ArmNotification()) continue;
-      const Nanos before = Now();
-      side->device->Sleep(before + 5 * kSecond);
-      EXPECT_LT(Now() - before, 4 * kSecond) << "overslept";
-    }
-    while (side->device->Poll() > 0 || !side->device->ArmNotification()) {
-    }
-  };
-  std::thread other([&] { play(&b_, false); });
-  play(&a_, true);
-  other.join();
-  EXPECT_EQ(a_.handler->notes.size(), kRounds);
-  EXPECT_EQ(b_.handler->notes.size(), kRounds);
-  EXPECT_GT(FakeStats().completion_events, 100u) << "they did sleep";
-}
 
 TEST_F(VerbsDeviceTest, WakeEndsASleepBeforeAndAfterItBegins) {
   ConnectedPair();

@@ -182,26 +182,6 @@ TEST_F(VerbsTest, ACompletionQueueThatBreaksEndsItsChannelsAndServesNoOthers) {
   EXPECT_EQ(FakeStats().cqs, 4u) << "a broken one and a new one each";
 }
 
-TEST_F(VerbsTest, AlsoOneThatCannotBePolledOrArmed) {
-  OpenDevices();
-  for (const char* verb : {"poll_cq", "req_notify_cq"}) {
-    ASSERT_NO_FATAL_FAILURE(Connect());
-    const uint64_t queues = FakeStats().cqs;
-    Fake().fail(verb, 1, EIO);
-    ASSERT_TRUE(PollUntil([&] {
-      for (Side* side : {&a_, &b_}) {
-        if (!side->handler->closed) side->Notify("are you there?").IgnoreError();
-        side->device->ArmNotification();
-      }
-      return BothClosed();
-    })) << verb;
-    ExpectNothingLeft();
-    ExpectToWork();
-    Drop();
-    EXPECT_EQ(FakeStats().cqs, queues + 1) << verb;
-  }
-}
-
 TEST_F(VerbsTest, ACardThatSendsNothingInlineWillDo) {
   SetFake("max_inline", "0");
   ConnectedPair();
@@ -216,22 +196,6 @@ TEST_F(VerbsTest, ACardThatSendsNothingInlineWillDo) {
 }
 
 // --- The way to the peer ---
-
-TEST_F(VerbsTest, AShortBreakOfThePathLosesNothing) {
-  SetFake("retry_ms", "5000");
-  ConnectedPair();
-  for (int round = 0; round < 3; ++round) {
-    Fake().break_path(true);
-    for (int i = 0; i < 200; ++i) ASSERT_TRUE(a_.Notify(std::to_string(round * 200 + i)).ok());
-    PollUntil([] { return false; }, 30 * kMillisecond);
-    Fake().break_path(false);
-    for (int i = 0; i < 20; ++i) ASSERT_TRUE(b_.Notify("back").ok());
-  }
-  ASSERT_TRUE(
-      PollUntil([&] { return b_.handler->notes.size() == 600 && a_.handler->notes.size() == 60; }));
-  for (int i = 0; i < 600; ++i) ASSERT_EQ(b_.handler->notes[i], std::to_string(i));
-  EXPECT_TRUE(PollUntil([&] { return a_.handler->delivered == 600; }));
-}
 
 // Optics that flap, or a spine that is routed anew.
 TEST_F(VerbsTest, ByDefaultABreakOfSecondsLosesNothing) {
@@ -402,23 +366,6 @@ TEST_F(VerbsTest, WithADeadPathClosingTakesNoLongerThanItsTimeout) {
   ExpectHas(a_.handler->reason, "enough");
   b_.channel->Close(Status(Code::kAborted, "enough too"));
   ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
-}
-
-TEST_F(VerbsTest, WhatComesAfterTheEndIsRefusedInEveryWay) {
-  ConnectedPair();
-  const auto remote = Shared(b_);
-  const auto local = Allocate(a_);
-  a_.channel->Close(Status(Code::kAborted, "enough"));
-  ASSERT_TRUE(PollUntil([&] { return BothClosed(); }));
-  while (a_.device->Poll() > 0 || !a_.device->ArmNotification()) {
-  }
-  const RemoteSpan span = {remote->key(), 0, 10};
-  EXPECT_EQ(a_.channel->Read(span, local->address(), 1).code(), Code::kUnavailable);
-  EXPECT_EQ(a_.channel->Write(local->address(), span, 1).code(), Code::kUnavailable);
-  EXPECT_EQ(a_.channel->Share(local->key()).code(), Code::kUnavailable);
-  EXPECT_EQ(a_.channel->Flush().code(), Code::kUnavailable);
-  a_.channel->Close(Status(Code::kAborted, "again"));
-  ExpectClosedOnce();
 }
 
 TEST_F(VerbsTest, AChannelWhoseHandlerIsGoneCloses) {

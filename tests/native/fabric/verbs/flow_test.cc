@@ -248,29 +248,6 @@ TEST_F(VerbsFlowTest, WhatIsTooLongIsRefusedAtOnceBehindALargeWrite) {
   EXPECT_FALSE(a_.handler->closed);
 }
 
-TEST_F(VerbsFlowTest, WhoIsNotReadIsKeptUpToTheLimit) {
-  ConnectedPair();
-  const std::string text(90000, '.');
-  uint64_t taken = 0;
-  Status status;
-  while ((status = a_.Notify(text)).ok()) ++taken;
-  EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_GT(taken * text.size(), uint64_t{255} << 20);
-  EXPECT_FALSE(a_.handler->closed);
-  EXPECT_EQ(a_.Notify(std::string(kLongestNotification + 1, '.')).code(), Code::kInvalidArgument);
-  EXPECT_TRUE(a_.Notify(std::string(kAlwaysQueued, '.')).ok()) << "however much is queued";
-  ++taken;
-  size_t come = 0;
-  const auto all_came = [&] {
-    come += b_.handler->notes.size();
-    b_.handler->notes.clear();
-    return come == taken;
-  };
-  ASSERT_TRUE(PollUntil(all_came, 40 * kSecond)) << come << " of " << taken;
-  ASSERT_TRUE(a_.Notify("again").ok());
-  EXPECT_TRUE(PollUntil([&] { return !b_.handler->notes.empty(); }));
-}
-
 // Longer than a record of the ring, they travel in parts, and nothing comes between these.
 TEST_F(VerbsFlowTest, LongNotificationsComeBetweenShortOnes) {
   ConnectedPair();

@@ -116,35 +116,6 @@ TEST_F(MainPort, OneThatHoldsPacketsForEverIsLeft) {
   EXPECT_FALSE(a_.handler->closed || b_.handler->closed);
 }
 
-TEST_F(MainPort, NoNotificationIsLostOrComesTwice) {
-  ASSERT_NO_FATAL_FAILURE(ConnectSlow());
-  SetFake("bandwidth", "0");
-  BeginToListen();
-  SayFor(50 * kMillisecond);  // rings grow
-  for (const char* way : {"fake_0:1.port_state", "fake_3.network", "fake_0.network",
-                          "fake_1:1.port_state", "fake_2:1.port_state", "fake_1.network"}) {
-    SCOPED_TRACE(way);
-    const bool state = std::strstr(way, "state") != nullptr;
-    SayFor(20 * kMillisecond);
-    const std::string before = a_.channel->Route();
-    SetFake(way, state ? "down" : "7");
-    ASSERT_TRUE(PollUntil([&] {
-      Say();
-      return BothClosed() || a_.channel->Route().substr(0, 8) != before.substr(0, 8);
-    }));
-    SayFor(20 * kMillisecond);
-    ASSERT_NO_FATAL_FAILURE(ExpectAllHeard());
-    SetFake(way, state ? "active" : "0");
-    const std::string other = before.substr(0, 8);
-    ASSERT_NO_FATAL_FAILURE(
-        ExpectToUse(true, other, other == "fake_0:1" ? "fake_2:1" : "fake_3:1"));
-    Say();  // follows what was announced for the port
-    ASSERT_NO_FATAL_FAILURE(ExpectAllHeard());
-  }
-  ASSERT_NO_FATAL_FAILURE(ExpectAllHeard());
-  ExpectToMove();
-}
-
 // With so much memory that it takes long to announce it for the port.
 TEST_F(MainPort, OneThatHasJustReturnedTakesThePlaceOfTheOther) {
   ASSERT_NO_FATAL_FAILURE(ConnectSlow());
