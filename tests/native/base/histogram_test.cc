@@ -31,12 +31,6 @@ TEST(Histogram, ABoundBelongsToItsBucket) {
   }
 }
 
-TEST(Histogram, BoundsGrow) {
-  for (size_t i = 1; i < Histogram::kBounds.size(); ++i) {
-    EXPECT_GT(Histogram::kBounds[i], Histogram::kBounds[i - 1]);
-  }
-}
-
 TEST(Histogram, ExtremeDurationsAreInTheFirstAndTheLastBucket) {
   Histogram histogram;
   histogram.Add(-1);

@@ -207,28 +207,6 @@ TEST(MixedGroup, AllCollectives) {
   }));
 }
 
-TEST(FindHostsTest, GroupsOfEqualSizeAndOthers) {
-  const auto hosts = FindHosts({0, 1, 0, 1, 4, 4}, 3);
-  ASSERT_TRUE(hosts);
-  EXPECT_EQ(hosts->ranks, (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4, 5}}));
-  EXPECT_EQ(hosts->local(), (std::vector<int>{1, 3}));
-  EXPECT_EQ(hosts->Across(0), 2);
-  EXPECT_EQ(hosts->place, 1U);
-  EXPECT_EQ(hosts->host, 1U);
-  EXPECT_EQ(hosts->Of(2), 0U);
-  EXPECT_EQ(hosts->Of(5), 2U);
-  EXPECT_FALSE(FindHosts({0, 0, 0}, 1)) << "one host";
-  EXPECT_FALSE(FindHosts({0, 1, 2}, 1)) << "one member on each host";
-  EXPECT_TRUE(hosts->equal());
-  EXPECT_EQ(hosts->lanes(), 2U);
-  const auto unequal = FindHosts({0, 0, 2, 2, 0}, 4);
-  ASSERT_TRUE(unequal);
-  EXPECT_EQ(unequal->ranks, (std::vector<std::vector<int>>{{0, 1, 4}, {2, 3}}));
-  EXPECT_EQ(unequal->lanes(), 2U);
-  EXPECT_FALSE(unequal->equal());
-  EXPECT_FALSE(unequal->has_lane());
-}
-
 // Hosts of several members, which combine on their host first. Ranks of a host need not be
 // adjacent.
 class HostsTest : public ::testing::TestWithParam<std::vector<std::string>> {

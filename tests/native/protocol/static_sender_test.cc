@@ -164,20 +164,6 @@ TEST_F(StaticSenderTest, MessagesOfTheReceiverDoNotWaitForASend) {
   EXPECT_EQ(Report().busy, 1u);
 }
 
-TEST_F(StaticSenderTest, AMissRequestsOneMoreSlot) {
-  EXPECT_EQ(Send(), Mode::kStatic);
-  EXPECT_EQ(Send(), Mode::kStatic);
-  for (uint32_t slots = 3; slots <= memory::MaxReceiverSlots(1); ++slots) {
-    EXPECT_EQ(Send(), Mode::kDynamic);
-    EXPECT_EQ(channel_.requested(), slots);
-    ASSERT_TRUE(Provide(static_cast<uint16_t>(slots - 1)).ok());
-    EXPECT_EQ(Send(), Mode::kStatic);
-    EXPECT_EQ(Report().busy, slots);
-  }
-  EXPECT_EQ(Send(), Mode::kDynamic);
-  EXPECT_EQ(channel_.requested(), memory::MaxReceiverSlots(1));
-}
-
 // On a fabric without an order, its bytes could otherwise replace those of the next tensor there.
 TEST_F(StaticSenderTest, ATensorThatCannotBeAnnouncedKeepsItsSlotUntilTheReceiverReturnsIt) {
   channel_.SetRefuses(true);
