@@ -20,20 +20,12 @@ struct Field {
 };
 
 constexpr Field kFields[] = {
-    {"send_posts", &FakeIbverbsStats::send_posts},
-    {"send_doorbells", &FakeIbverbsStats::send_doorbells},
     {"writes", &FakeIbverbsStats::writes},
-    {"writes_with_imm", &FakeIbverbsStats::writes_with_imm},
     {"sends", &FakeIbverbsStats::sends},
     {"reads", &FakeIbverbsStats::reads},
-    {"bytes_written", &FakeIbverbsStats::bytes_written},
-    {"bytes_read", &FakeIbverbsStats::bytes_read},
-    {"bytes_sent", &FakeIbverbsStats::bytes_sent},
     {"completions", &FakeIbverbsStats::completions},
     {"failed_completions", &FakeIbverbsStats::failed_completions},
-    {"flushed_completions", &FakeIbverbsStats::flushed_completions},
     {"completion_events", &FakeIbverbsStats::completion_events},
-    {"async_events", &FakeIbverbsStats::async_events},
     {"highest_cq_fill", &FakeIbverbsStats::highest_cq_fill},
     {"cq_overruns", &FakeIbverbsStats::cq_overruns},
     {"rnr_naks_sent", &FakeIbverbsStats::rnr_naks_sent},
@@ -123,11 +115,6 @@ extern "C" {
 int fake_ibverbs_set(const char* key, const char* value) {
   Call call("");
   return call.fake.Set(key, value).empty() ? 0 : EINVAL;
-}
-
-int fake_ibverbs_command(const char* line) {
-  Call call("");
-  return RunCommand(&call.fake, line).rfind("error", 0) == 0 ? EINVAL : 0;
 }
 
 int fake_ibverbs_fail(const char* verb, int nth, int error) {

@@ -84,23 +84,14 @@ extern "C" {
 #endif
 
 struct FakeIbverbsStats {
-  // Since the start or the last reset. Work requests, and calls that posted them.
-  uint64_t send_posts;
-  uint64_t send_doorbells;
-  // Send work requests that ended well, by opcode, and the bytes they moved.
+  // Since the start or the last reset. Send work requests that ended well, by opcode.
   uint64_t writes;
-  uint64_t writes_with_imm;
   uint64_t sends;
   uint64_t reads;
-  uint64_t bytes_written;
-  uint64_t bytes_read;
-  uint64_t bytes_sent;
-  // Completions in all, those that failed, and of these the flushed ones.
+  // Completions in all, and those that failed.
   uint64_t completions;
   uint64_t failed_completions;
-  uint64_t flushed_completions;
   uint64_t completion_events;
-  uint64_t async_events;
   uint64_t highest_cq_fill;
   uint64_t cq_overruns;
   // Receiver-not-ready: answers given to peers, and answers got from them.
@@ -122,9 +113,6 @@ struct FakeIbverbsStats {
 
 // Sets a key. 0, or EINVAL.
 int fake_ibverbs_set(const char* key, const char* value);
-
-// Runs one command line as from the datagram socket. 0, or EINVAL.
-int fake_ibverbs_command(const char* line);
 
 // The nth call from now (1 is the next) of a verb fails. Verbs are named with or without "ibv_":
 // get_device_list, open_device, query_device, query_port, query_gid (for _ibv_query_gid_ex too),

@@ -58,7 +58,6 @@ int TakeSend(Fake* fake, Qp* qp, const ibv_send_wr& wr) {
     }
   }
   ++qp->sends_posted;
-  ++fake->stats.send_posts;
   qp->sends.push_back(std::move(request));
   return 0;
 }
@@ -82,7 +81,6 @@ int PostSend(ibv_qp* shown, ibv_send_wr* wr, ibv_send_wr** bad_wr) {
   auto* qp = static_cast<Qp*>(shown);
   int error = call.error;
   if (error == 0 && qp->now != IBV_QPS_RTS && qp->now != IBV_QPS_ERR) error = EINVAL;
-  if (error == 0) ++call.fake.stats.send_doorbells;
   for (; wr != nullptr && error == 0; wr = wr->next) {
     error = TakeSend(&call.fake, qp, *wr);
     if (error != 0) break;

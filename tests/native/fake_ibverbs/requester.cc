@@ -49,16 +49,13 @@ void Count(FakeIbverbsStats* stats, const SendRequest& request) {
   switch (request.opcode) {
     case IBV_WR_RDMA_READ:
       ++stats->reads;
-      stats->bytes_read += request.length;
       break;
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
       ++stats->sends;
-      stats->bytes_sent += request.length;
       break;
     default:
-      ++(request.opcode == IBV_WR_RDMA_WRITE ? stats->writes : stats->writes_with_imm);
-      stats->bytes_written += request.length;
+      if (request.opcode == IBV_WR_RDMA_WRITE) ++stats->writes;
       break;
   }
 }
