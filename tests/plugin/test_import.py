@@ -42,13 +42,8 @@ def copied(directory: Path) -> Path:
     return (directory / PLUGIN).parent
 
 
-@pytest.mark.parametrize("damage", ["cut short", "missing"])
-def test_a_plugin_that_cannot_be_loaded(tmp_path: Path, damage: str) -> None:
-    library = copied(tmp_path) / Path(PLUGIN).name
-    if damage == "missing":
-        library.unlink()
-    else:
-        os.truncate(library, library.stat().st_size // 3)
+def test_a_plugin_that_cannot_be_loaded(tmp_path: Path) -> None:
+    cut(0.3)(copied(tmp_path) / Path(PLUGIN).name)
     result = python(
         "import tensorflow as tf; print(tf.constant(1).numpy())",
         {"TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(tmp_path / SHIM)},
@@ -71,11 +66,11 @@ def cut(at: float) -> Callable[[Path], None]:
     return lambda path: os.truncate(path, int(path.stat().st_size * at))
 
 
-def overwrite(by: Callable[[int], bytes], at: float) -> Callable[[Path], None]:
+def overwrite(at: float) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         with path.open("r+b") as file:
             file.seek(int(path.stat().st_size * at))
-            file.write(by(min(8192, path.stat().st_size - file.tell())))
+            file.write(bytes(min(8192, path.stat().st_size - file.tell())))
 
     return damage
 
@@ -83,21 +78,19 @@ def overwrite(by: Callable[[int], bytes], at: float) -> Callable[[Path], None]:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a byte short": (lambda path: os.truncate(path, path.stat().st_size - 1), "instead of"),
     "half": (cut(0.5), "instead of"),
-    "one page": (lambda path: os.truncate(path, 4096), "instead of"),
-    "part of a header": (lambda path: os.truncate(path, 40), "instead of"),
     "empty": (cut(0), "has 0 bytes instead of"),
-    "text": (lambda path: path.write_text("this is no library"), "has 18 bytes instead of"),
     "a longer one": (lambda path: os.truncate(path, path.stat().st_size + 1), "instead of"),
-    "zeros first": (overwrite(bytes, 0), "was changed after it was installed"),
-    "zeros within": (overwrite(bytes, 0.4), "was changed after it was installed"),
-    "garbage within": (overwrite(os.urandom, 0.1), "was changed after it was installed"),
+    "zeros first": (overwrite(0), "was changed after it was installed"),
+    "zeros within": (overwrite(0.4), "was changed after it was installed"),
     "missing": (Path.unlink, "cannot be read"),
     "a directory": (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
 }
 
 
-@pytest.mark.parametrize("name", ["core", "analyzer", "tensorflow"])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("core", damage) for damage in DAMAGES] + [("analyzer", "half"), ("tensorflow", "half")],
+)
 def test_a_damaged_library_is_not_loaded(tmp_path: Path, name: str, damage: str) -> None:
     libraries = copied(tmp_path)
     change, sentence = DAMAGES[damage]
