@@ -8,7 +8,6 @@ from typer.core import TyperGroup
 
 from graph_analyzer.capacity_cli import capacity
 from graph_analyzer.clusters import MAX_TASKS
-from graph_analyzer.errors import AnalysisError
 from graph_analyzer.options import (
     ArenaLimit,
     Cluster,
@@ -18,6 +17,7 @@ from graph_analyzer.options import (
     Tags,
     load,
     read_plan,
+    refuse,
     tags_of,
 )
 from graph_analyzer.plan import Plan
@@ -57,7 +57,8 @@ def plan(
     default_device: DefaultDevice = "",
     tags: Tags = None,
     rows: Annotated[
-        int, typer.Option(min=0, help="Show this many of the largest edges; 0 shows all.")
+        int,
+        typer.Option(min=0, help="Show this many of the largest edges or reductions; 0 shows all."),
     ] = 40,
     ranks: Annotated[
         int | None,
@@ -76,35 +77,41 @@ def plan(
     in which the backward pass makes it. For that, ranks must run the command, and rank 0 prints:
     rdma-transport run -n 2 -- rdma-transport plan train.py:step.
     """
+    if not cluster and graph.suffix != ".json":
+        refuse(
+            "is for edges between tasks: add --cluster ps=1,worker=2, or omit the option",
+            output=picture,
+            arena_limit=arena_limit,
+            inline_limit=inline_limit,
+            default_device=default_device,
+        )
+        _show_step(graph, tags, ranks, as_json, rows)
+        return
+    refuse(
+        "is for what ranks reduce, and this plan is of edges between tasks: omit --ranks, or the "
+        "cluster",
+        ranks=ranks,
+    )
     if picture is not None:
         check_output(picture, ".png", ".svg")  # before the analysis, which may take a while
-    if not cluster and graph.suffix != ".json":
-        _show_step(graph, tags, ranks, as_json, picture)
-    else:
-        limits = arena_limit, inline_limit
-        _show_edges(
-            read_plan(graph, cluster, *limits, default_device, tags), as_json, picture, rows
-        )
+    limits = arena_limit, inline_limit
+    _show_edges(read_plan(graph, cluster, *limits, default_device, tags), as_json, picture, rows)
 
 
-def _show_step(
-    graph: Path, tags: str | None, ranks: int | None, as_json: bool, picture: Path | None
-) -> None:
+def _show_step(graph: Path, tags: str | None, ranks: int | None, as_json: bool, rows: int) -> None:
     from graph_analyzer.reductions import reductions
     from rdma_transport.collectives.ranks import find_ranks
 
-    if picture is not None:
-        raise AnalysisError("--output draws edges between tasks: add --cluster ps=1,worker=2")
     found = reductions(load(graph), ranks=ranks, tags=tags_of(tags))
     if find_ranks().rank > 0:
         return
     if as_json:
         print_json(found.as_dict())
         return
-    from graph_analyzer.report import reduction_table
-    from rdma_transport.tables import Fitted, make_console
+    from graph_analyzer import report
+    from rdma_transport.tables import make_console
 
-    make_console().print(Fitted(reduction_table(found)))
+    report.print_reductions(found, make_console(), rows)
 
 
 def _show_edges(made: Plan, as_json: bool, picture: Path | None, rows: int) -> None:

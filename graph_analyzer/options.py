@@ -57,6 +57,15 @@ def read_plan(
     if graph.suffix == ".json":
         from rdma_transport.files import read_text
 
+        refuse(
+            "is for the analysis of a graph, and a .json file has its result: omit the option, or "
+            "give the graph",
+            cluster=cluster,
+            arena_limit=arena_limit,
+            inline_limit=inline_limit,
+            default_device=default_device,
+            tags=tags,
+        )
         return Plan.from_json(read_text(graph))
     if not cluster:
         raise AnalysisError("a graph needs a cluster: add --cluster ps=1,worker=2")
@@ -70,6 +79,13 @@ def read_plan(
         default_device=default_device,
         tags=tags_of(tags),
     )
+
+
+def refuse(why: str, **options: Any) -> None:
+    """Raise ``AnalysisError`` if one of the options is given; `why` follows its name."""
+    for name, value in options.items():
+        if value not in (None, ""):
+            raise AnalysisError(f"--{name.replace('_', '-')} {why}")
 
 
 def tags_of(text: str | None) -> list[str] | None:

@@ -29,12 +29,23 @@ def print_plan(plan: Plan, console: Console, rows: int = 0) -> None:
 
 def _print_tables(plan: Plan, console: Console, rows: int) -> None:
     console.print(Fitted(edge_table(plan, rows)))
-    left = len(plan.tensors) - rows if rows else 0
-    if left > 0:
-        smaller = "edge is" if left == 1 else "edges are"
-        console.print(f"{left} smaller {smaller} not shown (--rows 0 shows all)\n", style="dim")
+    _print_left(console, "edge", len(plan.tensors), rows)
     for table in (memory_table(plan), link_table(plan), mode_table(plan)):
         console.print(Fitted(table))
+
+
+def print_reductions(found: Reductions, console: Console, rows: int = 0) -> None:
+    """Print the ``rows`` largest reductions, and the sums of all; 0 means all."""
+    console.print(Fitted(reduction_table(found, rows)))
+    _print_left(console, "reduction", len(found.operations), rows)
+
+
+def _print_left(console: Console, what: str, count: int, rows: int) -> None:
+    """Print how many rows a table of the largest ones has left out."""
+    left = count - rows if rows else 0
+    if left > 0:
+        smaller = f"{what} is" if left == 1 else f"{what}s are"
+        console.print(f"{left} smaller {smaller} not shown (--rows 0 shows all)\n", style="dim")
 
 
 def edge_table(plan: Plan, rows: int = 0) -> Table:
@@ -170,14 +181,19 @@ def simulation_table(
     return table
 
 
-def reduction_table(found: Reductions) -> Table:
-    """Return a table of what the ranks exchange in a step, in the order of backpropagation."""
+def reduction_table(found: Reductions, rows: int = 0) -> Table:
+    """Return a table of what the ranks exchange in a step, in the order of backpropagation.
+
+    It has the ``rows`` largest; 0 means all.
+    """
     title = f"Reductions of a step of {found.ranks} ranks"
     if found.ranks != found.traced_by:
         title += f", with the schemes of {found.traced_by}"
     table = _table(title, ">#", "what", ">tensors", ">bytes", "scheme", "why", ">sent by a rank")
     _columns(table, ">backprop done")
-    for number, one in enumerate(found.operations, 1):
+    numbered = list(enumerate(found.operations, 1))
+    largest = sorted(numbered, key=lambda each: (each[1].bytes is None, -(each[1].bytes or 0)))
+    for number, one in sorted(largest[: rows or None], key=lambda each: each[0]):
         _row(
             table,
             str(number),

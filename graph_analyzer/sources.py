@@ -139,7 +139,12 @@ def _from_binary(data: memoryview, name: str, tags: Collection[str] | None) -> b
         found = _graphs_in(data)
     except AnalysisError as error:
         raise AnalysisError(f"{name}: corrupt, or not a graph: {error}") from error
-    graph = found if isinstance(found, bytes) else _choose(found, tags, name).graph_def
+    if isinstance(found, bytes):
+        if tags is not None:
+            raise AnalysisError(f"{name}: tags choose a meta graph of a SavedModel; this is none")
+        graph = found
+    else:
+        graph = _choose(found, tags, name).graph_def
     if not graph:
         raise AnalysisError(f"{name}: has no graph, or a graph without nodes")
     if len(graph) >= MAX_BYTES:

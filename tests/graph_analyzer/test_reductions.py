@@ -1,5 +1,6 @@
 """What the ranks of real training steps exchange: `steps.py` makes them on two ranks."""
 
+import io
 import json
 import math
 import os
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from rich.console import Console
 from tensorflow.core.framework import attr_value_pb2
 
 from graph_analyzer import AnalysisError, Reduction, Reductions, reductions, report
@@ -240,6 +242,26 @@ def test_the_table() -> None:
     assert total == ["", "all", "32", "4.00 KiB", "", "1 of unknown size", "2.00 KiB", ""]
     table = report.reduction_table(Reductions(8, 2, (reduction(),)))
     assert str(table.title) == "Reductions of a step of 8 ranks, with the schemes of 2"
+
+
+def printed(found: Reductions, rows: int) -> list[str]:
+    console = Console(width=200, record=True, file=io.StringIO())
+    report.print_reductions(found, console, rows)
+    return console.export_text().splitlines()
+
+
+def test_the_largest_rows_are_shown_in_the_order_of_the_step() -> None:
+    sizes = {"a": 100, "b": 300, "c": None, "d": 200}
+    operations = (reduction(what=(name,), bytes=size) for name, size in sizes.items())
+    found = Reductions(2, 2, tuple(operations))
+    few, whole = printed(found, 2), printed(found, 0)
+    shown_rows = [line.split()[1:4:2] for line in few if " dense " in line]
+    assert shown_rows == [["2", "b"], ["4", "d"]]
+    assert "2 smaller reductions are not shown (--rows 0 shows all)" in few
+    assert "1 smaller reduction is not shown (--rows 0 shows all)" in printed(found, 3)
+    assert [line for line in few if " all " in line] == [line for line in whole if " all " in line]
+    assert len([line for line in whole if " dense " in line]) == 4
+    assert "not shown" not in "".join(whole)
 
 
 # --- The command ---
