@@ -84,7 +84,7 @@ class Reduction:
         results = list(gradients)
         if not self.process_set.included() or self.process_set.size() == 1:
             return results
-        describe_gradients(results, variables)
+        results = describe_gradients(results, variables)
         shared: dict[int, Any] = {}  # those that are reduced
         for index, gradient in enumerate(results):
             if gradient is None:

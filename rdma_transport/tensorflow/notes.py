@@ -40,13 +40,22 @@ def describe(tensor: Any, like: Any = None, **changes: Any) -> Any:
     return tensor
 
 
-def describe_gradients(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Note of gradients whose they are."""
+def describe_gradients(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """Note of gradients whose they are; return them.
+
+    A tensor that is the gradient of several variables becomes one for each: it is sent as often.
+    """
+    results = list(gradients)
     if tf.executing_eagerly():
-        return
-    for gradient, variable in zip(gradients, variables, strict=False):
+        return results
+    seen: set[int] = set()
+    for place, variable in zip(range(len(results)), variables, strict=False):
+        if id(results[place]) in seen and isinstance(results[place], tf.Tensor):
+            results[place] = tf.identity(results[place])
+        seen.add(id(results[place]))
         name = getattr(variable, "path", None) or getattr(variable, "name", "")
-        describe(gradient, what=str(name).partition(":")[0])
+        describe(results[place], what=str(name).partition(":")[0])
+    return results
 
 
 def note_of(tensor: Any) -> Note:

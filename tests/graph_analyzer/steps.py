@@ -77,6 +77,27 @@ def parallel() -> Any:
     return step.get_concrete_function(BATCH)
 
 
+def shared() -> Any:
+    """Two variables have one gradient."""
+
+    def added(x: Any) -> Any:
+        return x @ (matrices[0] + matrices[1]) + (biases[0] + biases[1])
+
+    forward = rt.parallel(added)
+    used = matrices[:2] + biases[:2]
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(added(x))
+        reduced = hvd.DistributedGradientTape(tape).gradient(loss, used)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(forward(x))
+        return reduced, tape.gradient(loss, used)
+
+    return step.get_concrete_function(BATCH)
+
+
 def accumulated() -> Any:
     """Gradients of two passes are reduced in the second one."""
     optimizer = hvd.DistributedOptimizer(
@@ -127,6 +148,8 @@ for name in ("dense", "factors", "bf16", "fp16"):
 for name, measured in (("slow network", SLOW_NETWORK), ("fast network", FAST_NETWORK)):
     with setting("auto", measured):
         CASES[name] = taped()
+with setting("factors"):
+    CASES["shared factors"] = shared()
 with setting("auto", SLOW_NETWORK):
     CASES["unknown rows"] = taped(tf.TensorSpec([None, WIDTH]))
     CASES["too many rows"] = taped(tf.TensorSpec([WIDTH, WIDTH]))
@@ -134,6 +157,7 @@ with setting("dense"):
     CASES["compressed"] = taped(compression=hvd.Compression.fp16)
     CASES["rows"] = looked_up()
     CASES["parallel"] = parallel()
+    CASES["shared"] = shared()
     CASES["accumulated"] = accumulated()
     CASES["session"] = in_a_session()
     CASES["nested"] = nested()
