@@ -12,6 +12,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Any
 
+from graph_analyzer.strategies import operation_of
 from rdma_transport.exchange import ATTRIBUTE, Exchange
 
 _GRADIENT = re.compile(r"(^|/)gradient(_tape|s(_[0-9]+)?)/")
@@ -89,7 +90,7 @@ class _Body:
             start = before + self._ends[node.name] - self._length(node, everything=False)
             if ATTRIBUTE in node.attr:
                 exchange = Exchange.from_text(node.attr[ATTRIBUTE].s)
-                kind = _snake(node.op.removeprefix("RdmaTransport"))
+                kind = operation_of(node.op) or _snake(node.op.removeprefix("RdmaTransport"))
                 yield _Place(exchange, kind, start, within, outside)
             for each in called:
                 yield from each.places(start, within or _WITHIN.get(node.op), within)
@@ -97,7 +98,7 @@ class _Body:
     def _called(self, node: Any) -> list["_Body"]:
         names = [
             each.name
-            for value in node.attr.values()
+            for _, value in sorted(node.attr.items(), key=lambda item: item[0])  # as on all ranks
             for each in (value.func, *value.list.func)
             if each.name
         ]

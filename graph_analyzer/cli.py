@@ -75,7 +75,8 @@ def plan(
     With a cluster, prints each edge with its mode, bytes, allocation site and slots, and the memory
     of each task. Without one, prints what the ranks of a data-parallel step exchange, in the order
     in which the backward pass makes it. For that, ranks must run the command, and rank 0 prints:
-    rdma-transport run -n 2 -- rdma-transport plan train.py:step.
+    rdma-transport run -n 2 -- rdma-transport plan train.py:step. With MultiWorkerMirroredStrategy,
+    each worker runs it with its TF_CONFIG, and prints.
     """
     if not cluster and graph.suffix != ".json":
         refuse(

@@ -5,6 +5,9 @@ from typing import Any
 
 from graph_analyzer.errors import AnalysisError
 
+VARIABLE_NAME = "_variable_name"
+"""The attribute of a variable's node that has the name which the script gave it."""
+
 
 def graph_of(function: Any) -> Any:
     """Return the GraphDef of a concrete function, in which captured tensors are where they are now.
@@ -14,13 +17,25 @@ def graph_of(function: Any) -> Any:
     graph_def = function.graph.as_graph_def()
     captures = getattr(function.graph, "captures", ())
     nodes = {node.name: node for node in graph_def.node} if captures else {}
+    names = _variable_names(function.graph) if captures else {}
     for captured, placeholder in captures:
         node = nodes[placeholder.op.name]
         node.device = _task_device(captured)
         handle = getattr(captured, "_handle_data", None)
         if handle is not None and handle.is_set and len(handle.shape_and_type) == 1:
             _make_variable(node, handle.shape_and_type[0])
+        if id(captured) in names:
+            node.attr[VARIABLE_NAME].s = names[id(captured)].partition(":")[0].encode()
     return graph_def
+
+
+def _variable_names(graph: Any) -> dict[int, str]:
+    """Return the names of variables by their handles."""
+    try:
+        variables = getattr(graph, "variables", ())
+    except AssertionError:  # one of them is no longer there
+        return {}
+    return {id(each.handle): each.name for each in variables if hasattr(each, "handle")}
 
 
 def is_model(graph: Any) -> bool:

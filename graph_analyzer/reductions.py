@@ -1,10 +1,13 @@
 """What the ranks of a data-parallel step exchange, as the operations of its graph say.
 
 Each operation of ``rdma_transport.tensorflow`` has stored what it exchanges and why
-(``rdma_transport.exchange``). Nothing is chosen or estimated here; ``start`` and ``sent`` follow
-from the graph and from the number of ranks.
+(``rdma_transport.exchange``); for TensorFlow's collectives, ``strategies`` finds it in the graph.
+Nothing is chosen or estimated here; ``start`` and ``sent`` follow from the graph and from the
+number of ranks.
 """
 
+import os
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from graphlib import CycleError
@@ -17,13 +20,17 @@ from graph_analyzer.functions import is_model, training_step
 from graph_analyzer.native import quiet
 from graph_analyzer.records import VERSION
 from graph_analyzer.sources import graph_def_bytes
+from graph_analyzer.strategies import note_collectives, server_protocol
 from rdma_transport.exchange import ATTRIBUTE
 
 _NONE = (
     "without one, the plan shows what the ranks of a data-parallel step exchange, but no operation "
     "of this graph does: it was traced by one process alone, or calls nothing of rdma_transport. "
-    "Let ranks trace it: rdma-transport run -n 2 -- rdma-transport plan train.py:step"
+    "Let ranks trace it: rdma-transport run -n 2 -- rdma-transport plan train.py:step, or with "
+    "MultiWorkerMirroredStrategy each worker, with its TF_CONFIG"
 )
+_MARKS = re.compile(b"|".join((ATTRIBUTE.encode(), b"Collective")))
+"""One of these is in every graph in which something is exchanged."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,9 @@ def reductions(
     if is_model(graph):
         graph = training_step(graph, {})
     data = graph_def_bytes(graph, tags)
-    found = _found_in(data) if ATTRIBUTE.encode() in data else []
+    # What a file has was traced elsewhere.
+    protocol = "" if isinstance(graph, str | os.PathLike | bytes) else server_protocol()
+    found = _found_in(data, protocol) if _MARKS.search(data) else []
     if not found:
         raise AnalysisError(f"a graph needs a cluster: add --cluster ps=1,worker=2; {_NONE}")
     traced_by = max(each.exchange.ranks for each in found)
@@ -119,12 +128,14 @@ def reductions(
     )
 
 
-def _found_in(data: bytes) -> list[Found]:
+def _found_in(data: bytes, protocol: str) -> list[Found]:
     with quiet():
         from google.protobuf.message import DecodeError
         from tensorflow.core.framework import graph_pb2
     try:
-        return find(graph_pb2.GraphDef.FromString(data))
+        graph_def = graph_pb2.GraphDef.FromString(data)
+        note_collectives(graph_def, protocol)
+        return find(graph_def)
     except (DecodeError, CycleError, RecursionError, ValueError, TypeError) as error:
         raise AnalysisError(f"corrupt, or not a graph: {error}") from error
 

@@ -36,6 +36,7 @@ NAMES = (
     "tests/graph_analyzer/test_memory.py::test_with_too_many_edges_the_peak_is_the_sum",
     "tests/graph_analyzer/test_models.py",
     "tests/graph_analyzer/test_reductions.py::test_a_keras_model",
+    "tests/graph_analyzer/test_strategies.py::test_each_worker_shows_what_a_strategy_reduces[grpc",
     "tests/horovod/test_failures.py",
     "tests/horovod/test_programs.py::test_a_data_service_of_another_job",
     "tests/horovod/test_programs.py::test_options_with_keras_3",
