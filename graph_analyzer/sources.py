@@ -64,13 +64,14 @@ def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
 
 def _only_concrete(function: Any) -> Any:
     made = _concrete_functions(function)
-    if len(made) != 1:
+    # One that creates variables is traced again without: the last is what runs in each step.
+    if len({str(each.structured_input_signature) for each in made}) != 1:
         raise AnalysisError(
             f"this tf.function has {len(made)} concrete functions, but the analyzer needs one. "
             "Give function.get_concrete_function(...) with the arguments of the step; in a script, "
             "traced = step.get_concrete_function(...) for train.py:traced"
         )
-    return made[0]
+    return made[-1]
 
 
 def _concrete_functions(function: Any) -> list[Any]:

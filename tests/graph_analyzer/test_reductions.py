@@ -215,6 +215,23 @@ def test_a_function_with_arguments_must_have_been_traced() -> None:
         reductions(tf.function(lambda x: x))
 
 
+def test_of_a_function_that_creates_variables_the_later_steps_count() -> None:
+    created: list[tf.Variable] = []
+
+    @tf.function
+    def step() -> Any:
+        if not created:
+            created.append(tf.Variable(tf.zeros([2])))
+        numbers = tf.identity(created[0] + 1.0, name="numbers")
+        value = attr_value_pb2.AttrValue(s=exchange().encode())
+        numbers.op._set_attr(ATTRIBUTE, value)
+        return numbers
+
+    step()
+    assert len(step._list_all_concrete_functions()) == 2
+    assert len(reductions(step).operations) == 1
+
+
 def test_a_function_that_cannot_be_traced() -> None:
     @tf.function
     def fails() -> None:
