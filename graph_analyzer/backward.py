@@ -32,6 +32,8 @@ class Found:
 
     exchange: Exchange
     operation: str
+    dtype: int
+    """The number of the type of what a rank gives."""
     start: float | None
     """Its place, as a part of the longest chain of the backward pass; ``None`` without such."""
     within: str | None
@@ -44,6 +46,7 @@ class _Place:
 
     exchange: Exchange
     operation: str
+    dtype: int
     start: int
     within: str | None
     outside: str | None
@@ -91,7 +94,7 @@ class _Body:
             if ATTRIBUTE in node.attr:
                 exchange = Exchange.from_text(node.attr[ATTRIBUTE].s)
                 kind = operation_of(node.op) or _snake(node.op.removeprefix("RdmaTransport"))
-                yield _Place(exchange, kind, start, within, outside)
+                yield _Place(exchange, kind, node.attr["T"].type, start, within, outside)
             for each in called:
                 yield from each.places(start, within or _WITHIN.get(node.op), within)
 
@@ -143,6 +146,7 @@ def find(graph_def: Any) -> list[Found]:
         Found(
             place.exchange,
             place.operation,
+            place.dtype,
             place.start / longest if longest else None,
             place.outside if place.exchange.expected else place.within,
         )

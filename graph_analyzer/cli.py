@@ -69,6 +69,14 @@ def plan(
             "of this job]",
         ),
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Without a cluster, also take this many steps, and measure how much of the "
+            "exchange they hide. Variables get their values back.",
+        ),
+    ] = None,
 ) -> None:
     """Show which tensors cross between tasks, or what ranks reduce.
 
@@ -86,12 +94,13 @@ def plan(
             inline_limit=inline_limit,
             default_device=default_device,
         )
-        _show_step(graph, tags, ranks, as_json, rows)
+        _show_step(graph, tags, ranks, steps, as_json, rows)
         return
     refuse(
-        "is for what ranks reduce, and this plan is of edges between tasks: omit --ranks, or the "
+        "is for what ranks reduce, and this plan is of edges between tasks: omit it, or the "
         "cluster",
         ranks=ranks,
+        steps=steps,
     )
     if picture is not None:
         check_output(picture, ".png", ".svg")  # before the analysis, which may take a while
@@ -99,20 +108,34 @@ def plan(
     _show_edges(read_plan(graph, cluster, *limits, default_device, tags), as_json, picture, rows)
 
 
-def _show_step(graph: Path, tags: str | None, ranks: int | None, as_json: bool, rows: int) -> None:
+def _show_step(
+    graph: Path, tags: str | None, ranks: int | None, steps: int | None, as_json: bool, rows: int
+) -> None:
     from graph_analyzer.reductions import reductions
     from rdma_transport.collectives.ranks import find_ranks
 
-    found = reductions(load(graph), ranks=ranks, tags=tags_of(tags))
+    loaded = load(graph)
+    found = reductions(loaded, ranks=ranks, tags=tags_of(tags))
+    overlap = None
+    if steps is not None:
+        from graph_analyzer.overlap import measure
+
+        overlap = measure(loaded, steps)
     if find_ranks().rank > 0:
         return
     if as_json:
-        print_json(found.as_dict())
+        document = found.as_dict()
+        if overlap is not None:
+            document["reductions"]["measured"] = overlap.as_dict()
+        print_json(document)
         return
     from graph_analyzer import report
     from rdma_transport.tables import make_console
 
-    report.print_reductions(found, make_console(), rows)
+    console = make_console()
+    report.print_reductions(found, console, rows)
+    if overlap is not None:
+        console.print(report.overlap_text(overlap), highlight=False)
 
 
 def _show_edges(made: Plan, as_json: bool, picture: Path | None, rows: int) -> None:

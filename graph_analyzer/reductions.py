@@ -114,10 +114,7 @@ def reductions(
         raise AnalysisError(f"ranks: {ranks} is not between 1 and {MAX_TASKS}")
     if is_model(graph):
         graph = training_step(graph, {})
-    data = graph_def_bytes(graph, tags)
-    # What a file has was traced elsewhere.
-    protocol = "" if isinstance(graph, str | os.PathLike | bytes) else server_protocol()
-    found = _found_in(data, protocol) if _MARKS.search(data) else []
+    found = operations_in(graph, tags)
     if not found:
         raise AnalysisError(f"a graph needs a cluster: add --cluster ps=1,worker=2; {_NONE}")
     traced_by = max(each.exchange.ranks for each in found)
@@ -128,7 +125,13 @@ def reductions(
     )
 
 
-def _found_in(data: bytes, protocol: str) -> list[Found]:
+def operations_in(graph: Any, tags: Collection[str] | None = None) -> list[Found]:
+    """Return the operations of a graph that exchange something; raise ``AnalysisError``."""
+    data = graph_def_bytes(graph, tags)
+    if not _MARKS.search(data):
+        return []
+    # What a file has was traced elsewhere.
+    protocol = "" if isinstance(graph, str | os.PathLike | bytes) else server_protocol()
     with quiet():
         from google.protobuf.message import DecodeError
         from tensorflow.core.framework import graph_pb2

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graph_analyzer.capacity import Capacity
+from graph_analyzer.overlap import Overlap
 from graph_analyzer.plan import Plan, Traffic, total
 from graph_analyzer.records import MODES, Edge
 from graph_analyzer.reductions import Reduction, Reductions
@@ -211,6 +212,15 @@ def reduction_table(found: Reductions, rows: int = 0) -> Table:
     total = (format_bytes(found.bytes), "", unknown, format_bytes(found.sent))
     _row(table, "", "all", tensors, *total, "")
     return table
+
+
+def overlap_text(found: Overlap) -> str:
+    """Return what was measured, in a sentence."""
+    step, apart, exchange = map(format_seconds, (found.step, found.apart, found.exchange))
+    return (
+        f"Median of {found.steps} steps: {step}, and {apart} if each rank exchanges with itself "
+        f"only. The exchange alone takes {exchange}: {100 * found.hidden:.0f} % of it is hidden."
+    )
 
 
 def _names(what: tuple[str, ...]) -> str:

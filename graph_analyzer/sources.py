@@ -58,11 +58,12 @@ def _from_object(graph: Any, tags: Collection[str] | None) -> bytes:
     if hasattr(graph, "graph") and hasattr(graph, "function_def"):
         return _from_object(graph_of(graph), tags)
     if hasattr(graph, "get_concrete_function"):
-        return _from_object(_only_concrete(graph), tags)
+        return _from_object(only_concrete(graph), tags)
     raise AnalysisError(f"cannot read a graph from a {type(graph).__name__}; give {_FORMS}")
 
 
-def _only_concrete(function: Any) -> Any:
+def only_concrete(function: Any) -> Any:
+    """Return the concrete function of a ``tf.function``; raise ``AnalysisError`` if it has more."""
     made = _concrete_functions(function)
     # One that creates variables is traced again without: the last is what runs in each step.
     if len({str(each.structured_input_signature) for each in made}) != 1:

@@ -204,6 +204,7 @@ def test_a_saved_keras_model(tmp_path: Path) -> None:
         (["graph.pb", "--inline-limit", "0"], "--inline-limit is for edges between tasks: add"),
         (["graph.pb", "--default-device", "/job:ps"], "--default-device is for edges between"),
         (["graph.pb", "-c", "ps=1", "--ranks", "8"], "--ranks is for what ranks reduce, and"),
+        (["graph.pb", "-c", "ps=1", "--steps", "8"], "--steps is for what ranks reduce, and"),
         (["graph.pb", "-c", "ps=1", "--tags", "serve"], "tags choose a meta graph of a SavedModel"),
         (["plan.json", "--ranks", "8"], "--ranks is for what ranks reduce, and"),
         (["plan.json", "-c", "ps=1"], "--cluster is for the analysis of a graph, and a .json file"),
