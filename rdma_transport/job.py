@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +32,14 @@ _SECONDARY = re.compile(r"\brank \d+ is gone\b")
 _CHATTER = re.compile(r"I\d{4} |\d{4}-\d\d-\d\d [\d:.]+: I |WARNING: All log messages before absl")
 _LINES = 10  # of its errors that are repeated
 _LONGEST = 300  # characters of each
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 at which no one listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
 
 
 class Job:
@@ -116,15 +125,16 @@ class Job:
         """Copy lines, each behind the rank. Of a line that is redrawn, only the last state."""
         rank = self._starts[local].rank
         prefix, hidden = f"[{rank}] ", self._quiet and rank > 0 and target is sys.stdout
-        for line in source:
-            text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
-            if target is sys.stderr and text.strip() and not _CHATTER.match(text):
-                self._last[local].append(text.rstrip()[:_LONGEST])
-            if hidden:
-                continue
-            with self._output, contextlib.suppress(OSError, ValueError):
-                target.write(f"{prefix}{text}\n")
-                target.flush()
+        with source:
+            for line in source:
+                text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+                if target is sys.stderr and text.strip() and not _CHATTER.match(text):
+                    self._last[local].append(text.rstrip()[:_LONGEST])
+                if hidden:
+                    continue
+                with self._output, contextlib.suppress(OSError, ValueError):
+                    target.write(f"{prefix}{text}\n")
+                    target.flush()
 
     def _read_all(self, local: int, seconds: float) -> None:
         """Wait until a rank that has ended is read to the end; a grandchild may hold the pipe."""
@@ -142,7 +152,7 @@ class Job:
                     if time.monotonic() > deadline:
                         break
                     time.sleep(_POLL)
-                return self._report()
+                return self._report(self._first())
             if ended:
                 return 0
             time.sleep(_POLL)
@@ -174,29 +184,37 @@ class Job:
             None,
         )
 
-    def _report(self) -> int:
-        """Print which rank failed first, and why; return its exit code."""
+    def _first(self) -> int:
+        """Return the rank that failed first."""
         local = self._told()
         if local is None:
             local = next(filter(self._failed_by_itself, self._failed), self._failed[0])
+        return local
+
+    def _report(self, local: int, why: str = "") -> int:
+        """Print which rank failed, and why that ends the job; return its exit code."""
         code: int = self._processes[local].returncode
         reported = error_file.message_in(self._error_file(local))
+        how = reported or self._how(local)
         if not reported and code == 0:
-            how, code = self._apart, 1
-        else:
-            how = f"exited with code {code}" if code >= 0 else f"ended by signal {-code}"
-        whole = len(self._starts) == self._starts[0].size
+            code = 1
+        whole = self._starts[0].local_size == self._starts[0].size
         others = "the other ranks" if whole else "this host's other ranks"
         ended = f"; ended {others}" if len(self._starts) > 1 else ""
         self._read_all(local, 1)
         last = list(self._last[local])
         with self._output:
-            print(
-                f"error: rank {self._starts[local].rank} {reported or how}{ended}", file=sys.stderr
-            )
+            print(f"error: rank {self._starts[local].rank} {how}{why}{ended}", file=sys.stderr)
             if last:
                 print("the last lines of its errors:", *last, sep="\n", file=sys.stderr)
         return code if code >= 0 else 128 - code
+
+    def _how(self, local: int) -> str:
+        """Return how a rank that failed has ended."""
+        code = self._processes[local].returncode
+        if code == 0:
+            return self._apart
+        return f"exited with code {code}" if code > 0 else f"ended by signal {-code}"
 
     def _failed_by_itself(self, local: int) -> bool:
         self._read_all(local, 1)

@@ -17,8 +17,9 @@ import typer
 
 from rdma_transport import error_file
 from rdma_transport.data_parallel.options import APART, FOLDER, Options, variables
+from rdma_transport.elastic.job import ElasticJob, Limits
 from rdma_transport.errors import BadInputError
-from rdma_transport.job import Job
+from rdma_transport.job import Job, free_port
 from rdma_transport.slurm import Step, find_step, port_of
 
 _SECRET = "RDMA_TRANSPORT_SECRET_FILE"
@@ -92,6 +93,34 @@ def run(
         bool,
         typer.Option("--explain", help="With --data-parallel, list what is changed at which line."),
     ] = False,
+    elastic: Annotated[
+        bool,
+        typer.Option("--elastic", help="Go on without ranks that fail, and replace them."),
+    ] = False,
+    least: Annotated[
+        int | None,
+        typer.Option(
+            "--min",
+            help="With --elastic, end the job if fewer ranks are left; 1 if not given.",
+            min=1,
+        ),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option(
+            "--max",
+            help="With --elastic, run this many ranks at most; --ranks if not given.",
+            min=1,
+        ),
+    ] = None,
+    restarts: Annotated[
+        int | None,
+        typer.Option(
+            help="With --elastic, replace each rank this often, and end the job if it fails again; "
+            "3 if not given, 0: replace none.",
+            min=0,
+        ),
+    ] = None,
     quiet_ranks: Annotated[
         bool,
         typer.Option("--quiet-ranks", help="Show only rank 0's standard output, and all errors."),
@@ -124,6 +153,9 @@ def run(
     rank runs it with the same seeds, computes its part of each batch where a Keras model is called,
     and gets the outputs and gradients of the whole batch. A script that never does so fails.
 
+    With --elastic, a rank that fails does not end the job. The others go on, with what the program
+    committed by hvd.elastic, and take in the process that replaces it. The ranks are of one host.
+
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
 
@@ -141,6 +173,11 @@ def run(
     asked = Options(explain, scale_batch, sync_batch_norm)
     if asked != Options() and not data_parallel:
         raise BadInputError("--explain, --scale-batch and --sync-batch-norm need --data-parallel")
+    limits = _limits(elastic, ranks, least, most, restarts, start_timeout)
+    if limits and (nnodes > 1 or data_parallel):
+        raise BadInputError("--elastic is for ranks of one host, and not for --data-parallel")
+    if limits:
+        ranks = ranks or most or 2
     face = _Face(horovod, mpi4py, asked if data_parallel else None)
     apart = _NO_INIT if horovod else APART if data_parallel else ""
     step = find_step()
@@ -151,6 +188,8 @@ def run(
     if start_timeout is not None:
         given["RDMA_TRANSPORT_START_TIMEOUT"] = f"{start_timeout}s"
     if step and step.size > 1:
+        if limits:
+            raise BadInputError("--elastic needs all ranks on one host: use srun --ntasks=1")
         _refuse_given_twice(step, ranks, nnodes, node_rank, master_addr)
         given.setdefault("MASTER_ADDR", step.host)
         given.setdefault("MASTER_PORT", str(port_of(f"{os.getuid()} {step.job}")))
@@ -162,7 +201,7 @@ def run(
             _refuse_under_mpirun()
         starts = _starts(ranks or 2, nnodes, node_rank, master_addr, master_port)
         given["MASTER_ADDR"] = starts[0].host
-        given["MASTER_PORT"] = str(master_port if nnodes > 1 else _free_port())
+        given["MASTER_PORT"] = str(master_port if nnodes > 1 else free_port())
         if nnodes > 1:
             claim = _claimed(f"{master_addr}:{master_port}", node_rank or 0)
     with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder, claim:
@@ -172,8 +211,39 @@ def run(
         processors = _processors(len(starts), bind)
         words = [program, *command[1:]]
         folders = Path(folder)
-        code = Job(words, starts, environments, processors, folders, apart, quiet_ranks).run()
+        given_to_job = (words, starts, environments, processors, folders, apart, quiet_ranks)
+        job = (
+            ElasticJob(*given_to_job, limits=limits, place=lambda step: _place(step, face))
+            if limits
+            else Job(*given_to_job)
+        )
+        code = job.run()
     raise typer.Exit(code)
+
+
+def _limits(
+    elastic: bool,
+    ranks: int | None,
+    least: int | None,
+    most: int | None,
+    restarts: int | None,
+    start_timeout: int | None,
+) -> Limits | None:
+    """Return what an elastic job may do; None: the job is not elastic."""
+    if not elastic:
+        if (least, most, restarts) != (None, None, None):
+            raise BadInputError("--min, --max and --restarts need --elastic")
+        return None
+    first = ranks or most or 2
+    if not (least or 1) <= first <= (most or first):
+        raise BadInputError(
+            f"an elastic job begins with {first} ranks (--ranks), which must not be fewer than "
+            f"--min {least or 1}, nor more than --max {most or first}"
+        )
+    from rdma_transport import _collectives  # takes long
+
+    seconds = _collectives.start_timeout() if start_timeout is None else start_timeout
+    return Limits(least or 1, 3 if restarts is None else restarts, seconds)
 
 
 def _refuse_given_twice(
@@ -252,8 +322,8 @@ class _Face:
     data_parallel: Options | None
 
 
-def _environment(start: Step, face: _Face) -> dict[str, str]:
-    """The variables of a rank, besides those that all ranks share."""
+def _place(start: Step, face: _Face) -> dict[str, str]:
+    """The variables by which a process finds its rank."""
     numbers = {"RANK": start.rank, "WORLD_SIZE": start.size, "LOCAL_RANK": start.local_rank}
     numbers["LOCAL_WORLD_SIZE"] = start.local_size
     if face.horovod:
@@ -263,8 +333,13 @@ def _environment(start: Step, face: _Face) -> dict[str, str]:
             numbers[f"{prefix}_LOCAL_SIZE"] = start.local_size
         numbers["HOROVOD_CROSS_RANK"] = start.cross_rank
         numbers["HOROVOD_CROSS_SIZE"] = start.cross_size
-    environment = {name: str(number) for name, number in numbers.items()}
-    environment["TORCHELASTIC_RUN_ID"] = start.job
+    place = {name: str(number) for name, number in numbers.items()}
+    return place | {"TORCHELASTIC_RUN_ID": start.job}
+
+
+def _environment(start: Step, face: _Face) -> dict[str, str]:
+    """The variables of a rank, besides those that all ranks share."""
+    environment = _place(start, face)
     paths: list[str] = []
     if face.data_parallel:
         environment |= variables(face.data_parallel, start.job, os.environ)
@@ -282,13 +357,6 @@ def _environment(start: Step, face: _Face) -> dict[str, str]:
     for name, value in (("PYTHONUNBUFFERED", "1"), ("OMP_NUM_THREADS", str(threads))):
         environment[name] = os.environ.get(name, value)
     return environment
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _secret(starts: list[Step], folder: Path) -> str:

@@ -26,6 +26,7 @@ All calls are thread-safe, and release the interpreter lock. Ctrl-C interrupts t
 
 from rdma_transport._collectives import MessageTruncatedError
 from rdma_transport.collectives.communicator import Communicator
+from rdma_transport.collectives.membership import others_wait
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.requests import Request, wait_all
 
@@ -39,5 +40,6 @@ __all__ = [
     "Ranks",
     "Request",
     "find_ranks",
+    "others_wait",
     "wait_all",
 ]

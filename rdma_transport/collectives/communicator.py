@@ -23,6 +23,7 @@ from rdma_transport.collectives.arrays import (
     op_of,
     output_of,
 )
+from rdma_transport.collectives.membership import is_elastic, membership
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.collectives.requests import ReceiveRequest, Request
@@ -80,15 +81,19 @@ class Communicator:
         """Connect to all other ranks, and return the communicator of all.
 
         Rank, size and address come from the launcher's environment by default (``find_ranks()``);
-        without a launcher, this process is alone. `fabric` is as in ``Device.open()``. Raise
+        without a launcher, this process is alone. In an elastic job, wait until the launcher says
+        which ranks there are now. `fabric` is as in ``Device.open()``. Raise
         ``FabricTimeoutError`` if a rank is missing after `timeout` seconds, by default
         ``RDMA_TRANSPORT_START_TIMEOUT``, and ``FabricConnectionError`` if one refuses or cannot be
         reached.
         """
-        chosen = find_ranks() if ranks is None else ranks
+        elastic = ranks is None and is_elastic()
+        chosen = membership().next_ranks() if elastic else ranks or find_ranks()
         if timeout is None:
             timeout = native.start_timeout()
         deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
+        if elastic:
+            membership().end_with_epoch(deadline)
         device = RawDevice(fabric or "")
         raw = RawGroup(device, chosen.rank, chosen.size)
         key = b""

@@ -10,6 +10,7 @@ from typing import Any
 
 from rdma_transport._collectives import start_timeout
 from rdma_transport.collectives.communicator import Communicator
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.wire import Deadline
 from rdma_transport.error_file import PART_VARIABLE
@@ -75,6 +76,11 @@ class _World(Handle):
 
     def _connect(self) -> None:
         try:
+            if is_elastic():
+                raise FabricStateError(
+                    "mpi4py's communicators are not offered in elastic jobs, whose ranks change: "
+                    "use hvd.allgather_object() and others, or omit --elastic"
+                )
             self._made = Communicator.connect(self.ranks, timeout=self._deadline)
         except BaseException as error:
             self._failure = error
