@@ -72,6 +72,12 @@ absl::Status GetFactor(tf::OpKernelConstruction* construction, const char* name,
   return absl::InvalidArgumentError(absl::StrCat(name, " is no number: ", text));
 }
 
+absl::Status NoMember(int group) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this process is not a member of group ", group,
+      ", or has left it: call rdma_transport.tensorflow.connect() or new_group() before"));
+}
+
 // What all kernels have in common: the call without its arrays, and the name.
 class Kernel : public tf::AsyncOpKernel {
  public:
@@ -103,11 +109,7 @@ class Kernel : public tf::AsyncOpKernel {
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const std::shared_ptr<NamedCalls> calls = NamedCalls::Find(group_);
     auto running = std::make_shared<Running>(context, std::move(done), results_);
-    if (calls == nullptr) {
-      return running->Fail(absl::FailedPreconditionError(absl::StrCat(
-          "this process is not a member of group ", group_,
-          ", or has left it: call rdma_transport.tensorflow.connect() or new_group() before")));
-    }
+    if (calls == nullptr) return running->Fail(NoMember(group_));
     NamedCall call = call_;
     AddIteration(context->frame_iter(), &call.name);
     const absl::Status described = Describe(context, running.get(), &call);
@@ -237,6 +239,26 @@ class JoinKernel final : public Kernel {
   }
 };
 
+// Calls nothing: the graph of an elastic job outlives the ranks with which it was built.
+class PlaceKernel final : public tf::OpKernel {
+ public:
+  explicit PlaceKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("group", &group_));
+  }
+  void Compute(tf::OpKernelContext* context) override {
+    const std::shared_ptr<NamedCalls> calls = NamedCalls::Find(group_);
+    OP_REQUIRES(context, calls != nullptr, NoMember(group_));
+    tf::Tensor rank(calls->rank());
+    tf::Tensor size(calls->size());
+    context->set_output(0, rank);
+    context->set_output(1, size);
+  }
+  bool IsExpensive() override { return false; }
+
+ private:
+  int group_ = 0;
+};
+
 class DeliverKernel final : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -257,6 +279,7 @@ RDMA_TRANSPORT_KERNEL(Broadcast);
 RDMA_TRANSPORT_KERNEL(AllToAll);
 RDMA_TRANSPORT_KERNEL(Barrier);
 RDMA_TRANSPORT_KERNEL(Join);
+RDMA_TRANSPORT_KERNEL(Place);
 
 }  // namespace
 }  // namespace rdma_transport

@@ -126,5 +126,16 @@ REGISTER_OP("RdmaTransportJoin")
         "Takes part in the reductions of the others, with zeros, until all ranks have joined. "
         "Returns the rank that did so last.");
 
+REGISTER_OP("RdmaTransportPlace")
+    .Output("rank: int32")
+    .Output("size: int32")
+    .RDMA_TRANSPORT_CALL
+    .SetShapeFn([](InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc("Returns this rank and their number, which change from one connection to the next.");
+
 }  // namespace
 }  // namespace rdma_transport

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from rdma_transport.tensorflow.notes import AS_SET, describe, size_of
-from rdma_transport.tensorflow.schemes import Scheme, gradient_scheme
+from rdma_transport.tensorflow.schemes import Scheme, chosen, gradient_scheme
 
 
 class Compressor:
@@ -89,4 +89,4 @@ def scheme_of(compression: Any) -> Scheme:
     """Return how an optimizer with this compression sends gradients, before it compresses them."""
     if compression is Compression.none:
         return gradient_scheme()
-    return Scheme("factors" if compression is Compression.factors else "dense")
+    return chosen("factors" if compression is Compression.factors else "dense")

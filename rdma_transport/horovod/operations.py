@@ -8,9 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.horovod import basics, process_sets
 from rdma_transport.horovod.compression import Compression
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
+from rdma_transport.tensorflow.operations import place_in
 
 
 class ReduceOp(enum.IntEnum):
@@ -162,19 +164,20 @@ def _by_type(
     return results
 
 
-def _with_gradient(tensor: Any, *, times: int = 1, over: int = 1) -> Any:
-    """Return a tensor like this one, whose gradient is multiplied and divided by something.
+def _with_gradient(tensor: Any, group: rt.Group, *, times: bool = False) -> Any:
+    """Return a tensor like this one, whose gradient is divided by the number of ranks, or `times`.
 
     To the operations below, the loss is the sum of those of the ranks; to Horovod, the gradient of
     what is gathered or broadcast is the mean of those of the ranks, and that of a part of a sum is
     as large as that of the whole sum.
     """
     found = tf.convert_to_tensor(tensor)
-    if times == over or not found.dtype.is_floating:
+    if (group.size == 1 and not is_elastic()) or not found.dtype.is_floating:
         return found
 
     def scaled(gradient: Any) -> Any:
-        return gradient * tf.constant(times, gradient.dtype) / tf.constant(over, gradient.dtype)
+        size = tf.cast(place_in(group)[1], gradient.dtype)
+        return gradient * size if times else gradient / size
 
     @tf.custom_gradient
     def same(value: Any) -> Any:
@@ -194,7 +197,7 @@ def allgather(
     Only the first dimension may differ.
     """
     group = group_of(process_set)
-    given = _with_gradient(tensor, over=group.size)
+    given = _with_gradient(tensor, group)
     return rt.all_gather(given, name=_name("allgather", name), group=group)
 
 
@@ -206,7 +209,7 @@ def grouped_allgather(
 ) -> list[Any]:
     """Do ``allgather()`` of several tensors."""
     group = group_of(process_set)
-    values = [_with_gradient(tensor, over=group.size) for tensor in tensors]
+    values = [_with_gradient(tensor, group) for tensor in tensors]
     call = functools.partial(rt.grouped_all_gather, group=group)
     return _by_type(call, values, _name("grouped_allgather", name))
 
@@ -231,7 +234,7 @@ def broadcast(
     """Return the tensor of rank `root_rank` of the job."""
     group = group_of(process_set)
     return rt.broadcast(
-        _with_gradient(tensor, over=group.size),
+        _with_gradient(tensor, group),
         root_of(root_rank, process_set),
         name=_name("broadcast", name),
         group=group,
@@ -326,7 +329,7 @@ def grouped_reducescatter(
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError("reducescatter() of tf.IndexedSlices is not offered")
     group = group_of(process_set)
-    values = [_with_gradient(tensor, times=group.size) for tensor in tensors]
+    values = [_with_gradient(tensor, group, times=True) for tensor in tensors]
     call = functools.partial(
         rt.grouped_reduce_scatter,
         op=chosen.name.lower(),
@@ -352,22 +355,27 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Return the number of ranks of a process set as a tensor."""
-    return tf.constant(process_sets.find(process_set_id).size(), tf.int32, name=name)
+    group = group_of(process_sets.find(process_set_id), required=False)
+    return _number(place_in(group)[1], name)
 
 
 def rank_op(name: str | None = None) -> Any:
     """Return ``rank()`` as a tensor."""
-    return tf.constant(basics.rank(), tf.int32, name=name)
+    return _number(place_in(basics.world())[0], name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
     """Return ``local_rank()`` as a tensor."""
-    return tf.constant(basics.local_rank(), tf.int32, name=name)
+    return rank_op(name) if is_elastic() else _number(basics.local_rank(), name)
 
 
 def local_size_op(name: str | None = None) -> Any:
     """Return ``local_size()`` as a tensor."""
-    return tf.constant(basics.local_size(), tf.int32, name=name)
+    return size_op(name=name) if is_elastic() else _number(basics.local_size(), name)
+
+
+def _number(value: Any, name: str | None) -> Any:
+    return tf.identity(tf.convert_to_tensor(value, tf.int32), name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:

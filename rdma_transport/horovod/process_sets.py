@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import is_elastic
 
 _lock = threading.RLock()
 _sets: dict[int, "ProcessSet"] = {}  # by number; empty before init()
@@ -142,6 +143,10 @@ def add_all(sets: Sequence[ProcessSet]) -> None:
 
 
 def _add(new: ProcessSet) -> int:
+    if is_elastic():
+        raise NotImplementedError(
+            "process sets are not offered in elastic jobs, whose ranks change: omit --elastic"
+        )
     ranks = tuple(new.ranks or ())
     if ranks not in _groups:
         _groups[ranks] = rt.new_group(ranks)

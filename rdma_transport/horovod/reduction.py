@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.horovod.compression import Compression, scheme_of
 from rdma_transport.horovod.operations import (
     Average,
@@ -17,6 +18,7 @@ from rdma_transport.horovod.operations import (
 )
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
 from rdma_transport.tensorflow.notes import describe, describe_gradients
+from rdma_transport.tensorflow.operations import place_in
 from rdma_transport.tensorflow.sums import divided
 
 
@@ -82,7 +84,7 @@ class Reduction:
     ) -> list[Any]:
         """Return the reduced gradients of `variables`; None stays None."""
         results = list(gradients)
-        if not self.process_set.included() or self.process_set.size() == 1:
+        if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             return results
         results = describe_gradients(results, variables)
         shared: dict[int, Any] = {}  # those that are reduced
@@ -128,7 +130,7 @@ class Reduction:
         """The losses of ranks are averaged, so a local gradient is that of one part of the sum."""
         if not self.scale_local_gradients:
             return gradient
-        size = self.process_set.size()
+        size = tf.cast(place_in(group_of(self.process_set))[1], gradient.dtype)
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size

@@ -11,6 +11,7 @@ from rdma_transport.tensorflow.operations import (
     all_to_all,
     grouped_all_gather,
     grouped_all_reduce,
+    place_in,
 )
 
 
@@ -56,9 +57,10 @@ def _of_reduce_scatter(operation: Any, *gradients: Any) -> list[Any]:
     group = group_of(operation.get_attr("group"))
     reduction = _reduction_of(operation)
     scale = reduction["prescale"] * reduction["postscale"]
-    if reduction["op"] == "average":
-        scale /= group.size
     gathered = grouped_all_gather(_typed(operation, gradients), group=group)
+    if reduction["op"] == "average":
+        size = tf.cast(place_in(group)[1], tf.float64)
+        return [each * tf.cast(scale / size, each.dtype) for each in gathered]
     return [each if scale == 1.0 else each * tf.constant(scale, each.dtype) for each in gathered]
 
 
@@ -71,15 +73,20 @@ def _of_all_gather(operation: Any, *gradients: Any) -> list[Any]:
     else:
         table = tf.expand_dims(rows, 1)
     reduced = grouped_all_reduce(_typed(operation, gradients[:-1]), group=group)
-    first = tf.reduce_sum(table[: group.rank], 0)
-    last = first + table[group.rank]
+    rank, _ = place_in(group)
+    first = tf.reduce_sum(table[:rank], 0)
+    last = first + table[rank]
     return [each[first[i] : last[i]] for i, each in enumerate(reduced)]
 
 
 def _of_broadcast(operation: Any, gradient: Any) -> Any:
     group = group_of(operation.get_attr("group"))
     (reduced,) = grouped_all_reduce([gradient], group=group)
-    if operation.get_attr("root") == group.rank:
+    rank, _ = place_in(group)
+    root = operation.get_attr("root")
+    if isinstance(rank, tf.Tensor):
+        return tf.where(tf.equal(rank, root), reduced, tf.zeros_like(reduced))
+    if rank == root:
         return reduced
     with tf.control_dependencies([reduced]):  # the root waits for it
         return tf.zeros_like(gradient)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as graphs
 from tensorflow.python.ops import control_flow_util
 
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.library import operations
 from rdma_transport.tensorflow.notes import Note, describe, note_of, store
@@ -185,6 +186,17 @@ def call(
     return made
 
 
+def place_in(group: Group) -> tuple[Any, Any]:
+    """Return the rank of this process, and the size.
+
+    As tensors in graphs of elastic jobs, which outlive the ranks with which they were built.
+    """
+    if tf.executing_eagerly() or not is_elastic():
+        return group.rank, group.size
+    made = call("place", None, group)
+    return made.rank, made.size
+
+
 def _delivered(tensors: Sequence[Any]) -> list[Any]:
     """Let what waits for several tensors of one call be started together: see the operation."""
     if len(tensors) < 2 or tf.executing_eagerly():
@@ -210,7 +222,7 @@ def _reduce_slices(
     values = all_gather(slices.values, name=f"{base}/values", group=group)
     indices = all_gather(slices.indices, name=f"{base}/indices", group=group)
     if op == "average":
-        values = values / tf.cast(group.size, values.dtype)
+        values = values / tf.cast(place_in(group)[1], values.dtype)
     if scale != 1.0:
         values *= tf.constant(scale, values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.settings import read
 from rdma_transport.tensorflow.factors import reduce_products
 from rdma_transport.tensorflow.groups import Group
@@ -61,7 +62,17 @@ class Scheme:
 @functools.cache
 def gradient_scheme() -> Scheme:
     """Return that of the setting GRADIENTS."""
-    return Scheme(read().value("GRADIENTS").lower())
+    return chosen(read().value("GRADIENTS").lower())
+
+
+def chosen(name: str) -> Scheme:
+    """Return a scheme. In elastic jobs, one that needs no agreement of the ranks on a graph."""
+    if name == "factors" and is_elastic():
+        raise ValueError(
+            "elastic jobs do not send gradients as factors: ranks build their graphs at different "
+            "times, and could not agree on it. Use RDMA_TRANSPORT_GRADIENTS=dense, bf16 or fp16"
+        )
+    return Scheme("dense" if name == "auto" and is_elastic() else name)
 
 
 def _cast(tensor: Any, dtype: Any) -> Any:
