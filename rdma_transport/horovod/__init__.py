@@ -15,6 +15,7 @@ and this has not raises ``NotImplementedError`` when it is used. ``rdma_transpor
 """
 
 from rdma_transport.horovod import basics as _basics
+from rdma_transport.horovod import elastic as elastic
 from rdma_transport.horovod.basics import *  # noqa: F403
 from rdma_transport.horovod.compression import Compression
 from rdma_transport.horovod.functions import (
@@ -58,7 +59,6 @@ from rdma_transport.horovod.process_sets import (
 )
 from rdma_transport.horovod.tape import DistributedGradientTape, PartialDistributedGradientTape
 from rdma_transport.horovod.unsupported import attributes_of
-from rdma_transport.horovod.unsupported import elastic as elastic
 
 __all__ = [
     "Adasum",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import is_elastic, membership
 from rdma_transport.collectives.ranks import (
     Place,
     find_place,
@@ -16,6 +17,7 @@ from rdma_transport.collectives.ranks import (
     why_alone,
 )
 from rdma_transport.error_file import note_part
+from rdma_transport.fabric import FabricError
 from rdma_transport.horovod import process_sets
 from rdma_transport.horovod.process_sets import ProcessSet
 
@@ -45,6 +47,7 @@ __all__ = [
     "stop_timeline",
 ]
 
+_NEWS = 5.0  # seconds, for the launcher to say that a rank has ended
 _lock = threading.RLock()
 _world: rt.Group | None = None
 _places: list[Place] = []  # of the ranks
@@ -55,19 +58,29 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
 
     `comm` is a communicator of all ranks, or none. Calling it again adds `process_sets` that are
     new, and does nothing else. Runs no operation of TensorFlow, so devices can be chosen
-    afterwards. Raises errors of ``rdma_transport.fabric``.
+    afterwards. In an elastic job, waits until the launcher says which ranks there are. Raises
+    errors of ``rdma_transport.fabric``.
     """
-    global _world, _places
     with _lock:
-        if _world is None:
-            if find_ranks().size == 1 and (reason := why_alone()):
-                warnings.warn(f"this process trains alone, as rank 0 of 1: {reason}", stacklevel=2)
-            world = rt.connect()
-            _check_comm(comm, world.size)
-            _places = _find_places(world)
-            _world = world
+        while _world is None:
+            try:
+                _connect(comm)
+            except FabricError:
+                rt.close()
+                if not (is_elastic() and membership().has_lost(_NEWS)):
+                    raise
         _register(process_sets, comm if hasattr(comm, "Get_size") else None)
     note_part()
+
+
+def _connect(comm: Any) -> None:
+    global _world, _places
+    if find_ranks().size == 1 and (reason := why_alone()):
+        warnings.warn(f"this process trains alone, as rank 0 of 1: {reason}", stacklevel=3)
+    world = rt.connect()
+    _check_comm(comm, world.size)
+    _places = _find_places(world)
+    _world = world
 
 
 def _find_places(world: rt.Group) -> list[Place]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 _WHAT = {
-    "elastic": "Elastic training",
     "torch": "The interface for PyTorch",
     "mxnet": "The interface for MXNet",
     "spark": "The interface for Spark",
@@ -15,9 +14,6 @@ _WHAT = {
 _NAMES = frozenset(
     (
         "BestModelCheckpoint",
-        "CommitStateCallback",
-        "UpdateBatchStateCallback",
-        "UpdateEpochStateCallback",
         "check_extension",
         "check_num_rank_power_of_2",
         "gpu_available",
@@ -47,18 +43,3 @@ def attributes_of(module: str) -> Callable[[str], Any]:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return getattribute
-
-
-class Missing:
-    """Stands for a module of Horovod: all that it would have raises ``NotImplementedError``."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise refuse(f"{self._name}.{name}")
-
-
-elastic = Missing("horovod.tensorflow.elastic")

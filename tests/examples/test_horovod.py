@@ -27,7 +27,7 @@ def losses(script: str, ranks: int) -> list[float]:
     return [float(loss) for loss in found]
 
 
-@pytest.mark.parametrize("script", ["keras_fit.py", "gradient_tape.py", "session.py"])
+@pytest.mark.parametrize("script", ["keras_fit.py", "gradient_tape.py", "session.py", "elastic.py"])
 def test_ranks_learn_together(script: str) -> None:
     first, last = losses(script, 2)
     assert last < first / 4

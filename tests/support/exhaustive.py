@@ -14,6 +14,7 @@ VARIANTS = {"verbs", "libfabric", "mixed", "checksums", "little memory", "no sta
 EXAMPLES = (
     "tests/data_parallel/test_scripts.py::test_a_script[2",
     "tests/data_parallel/test_scripts.py::test_a_script_that_shares_nothing_fails",
+    "tests/horovod/test_elastic.py::test_a_killed_rank_is_replaced[killed",
     "tests/horovod/test_failures.py::test_a_rank_that_fails_ends_the_job[exception",
     "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[crossing-one]",
     "tests/plugin/test_aborts.py::test_it_ends_as_over_grpc[functions]",
@@ -37,6 +38,7 @@ NAMES = (
     "tests/graph_analyzer/test_models.py",
     "tests/graph_analyzer/test_reductions.py::test_a_keras_model",
     "tests/graph_analyzer/test_strategies.py::test_each_worker_shows_what_a_strategy_reduces[grpc",
+    "tests/horovod/test_elastic.py",
     "tests/horovod/test_failures.py",
     "tests/horovod/test_programs.py::test_a_data_service_of_another_job",
     "tests/horovod/test_programs.py::test_options_with_keras_3",

@@ -17,6 +17,10 @@ INSTEAD = {
         "rdma-transport run --horovod -n 2 -- "
         "python -c 'import horovod.tensorflow as hvd; hvd.init()'"
     ),
+    "rdma-transport run --elastic --min 2 --max 4 --horovod -- python train.py": (
+        "rdma-transport run --elastic --min 1 --max 2 --horovod -- "
+        "python examples/horovod/elastic.py"
+    ),
     ".venv/bin/python -m pytest tests/plugin/test_static.py -k training": (
         ".venv/bin/python -m pytest tests/plugin/test_static.py -k training --collect-only -q"
     ),

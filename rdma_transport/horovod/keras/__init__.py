@@ -29,9 +29,9 @@ from rdma_transport.horovod import broadcast_global_variables as _broadcast_glob
 from rdma_transport.horovod.basics import *  # noqa: F403
 from rdma_transport.horovod.functions import value_of
 from rdma_transport.horovod.keras import callbacks as callbacks
+from rdma_transport.horovod.keras import elastic as elastic
 from rdma_transport.horovod.sync_batch_norm import SyncBatchNormalization
 from rdma_transport.horovod.unsupported import attributes_of
-from rdma_transport.horovod.unsupported import elastic as elastic
 
 __all__ = [
     "Adasum",

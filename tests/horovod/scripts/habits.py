@@ -76,7 +76,6 @@ assert hvd.broadcast_object({"epoch": RANK}, root_rank=1) == {"epoch": 1}
 
 # What is not there says so, with its name.
 for use, name in (
-    (lambda: hvd.elastic.run, "elastic.run"),
     (lambda: hvd.allreduce(1.0, op=hvd.Adasum), "Adasum"),
     (lambda: hvd.start_timeline("x"), "start_timeline"),
     (lambda: horovod.run(print), "horovod.run"),

@@ -1,5 +1,4 @@
-"""``horovod.tensorflow.elastic``: its use raises ``NotImplementedError``."""
+"""``horovod.tensorflow.elastic``."""
 
-from rdma_transport.horovod.unsupported import elastic
-
-__getattr__ = elastic.__getattr__
+from rdma_transport.horovod.elastic import *  # noqa: F403
+from rdma_transport.horovod.elastic import __all__ as __all__

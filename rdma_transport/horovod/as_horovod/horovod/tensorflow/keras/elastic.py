@@ -1,5 +1,4 @@
-"""``horovod.tensorflow.keras.elastic``: its use raises ``NotImplementedError``."""
+"""``horovod.tensorflow.keras.elastic``."""
 
-from rdma_transport.horovod.unsupported import elastic
-
-__getattr__ = elastic.__getattr__
+from rdma_transport.horovod.keras.elastic import *  # noqa: F403
+from rdma_transport.horovod.keras.elastic import __all__ as __all__
