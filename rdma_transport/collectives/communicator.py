@@ -77,6 +77,7 @@ class Communicator:
         *,
         fabric: str | None = None,
         timeout: float | Deadline | None = None,
+        _device: RawDevice | None = None,
     ) -> "Communicator":
         """Connect to all other ranks, and return the communicator of all.
 
@@ -94,7 +95,7 @@ class Communicator:
         deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
         if elastic:
             membership().end_with_epoch(deadline)
-        device = RawDevice(fabric or "")
+        device = _device or RawDevice(fabric or "")
         raw = RawGroup(device, chosen.rank, chosen.size)
         key = b""
         if chosen.size > 1:

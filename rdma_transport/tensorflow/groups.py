@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rdma_transport._collectives import RawDevice
 from rdma_transport.collectives import Communicator, Ranks
 from rdma_transport.tensorflow import library
 
@@ -34,6 +35,8 @@ class _State:
     lock: threading.RLock = field(default_factory=threading.RLock)
     owner: int = 0  # the process that connected
     communicator: Communicator | None = None
+    # By process and fabric. The next communicator uses them again, with the tensors in them.
+    devices: dict[tuple[int, str], RawDevice] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
     named: list[Any] = field(default_factory=list)
     next_number: int = 0
@@ -54,7 +57,11 @@ def connect(
         _check_process()
         if _state.communicator is None:
             library.operations()
-            made = Communicator.connect(ranks, fabric=fabric, timeout=timeout)
+            place = os.getpid(), fabric or ""
+            made = Communicator.connect(
+                ranks, fabric=fabric, timeout=timeout, _device=_state.devices.get(place)
+            )
+            _state.devices[place] = made._device
             _state.owner = os.getpid()
             _state.communicator = made
             try:
@@ -148,4 +155,7 @@ def _check_process() -> None:
         )
 
 
-atexit.register(close)
+@atexit.register
+def _end() -> None:
+    close()
+    _state.devices.clear()
