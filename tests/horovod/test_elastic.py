@@ -135,3 +135,14 @@ def test_cycles_of_arrays(tmp_path: Path) -> None:
     ran = run("cycles_of_arrays", tmp_path, "-n", "3", "--restarts", "20", CYCLES="20")
     assert ran.stdout.count(" done\n") == 3
     assert ran.stderr.count("ended by signal 9; the others go on\n2 ranks go on\n") >= 10
+
+
+def test_graphs_outlive_the_ranks_with_which_they_were_built(tmp_path: Path) -> None:
+    ran = run("elastic_graphs", tmp_path, "-n", "3", "--restarts", "0")
+    assert ran.stdout.count("done\n") == 2
+
+
+def test_cycles_of_tensors(tmp_path: Path) -> None:
+    """Nor do they in a process that trains, and recovers 20 times."""
+    ran = run("elastic_cycles", tmp_path, "-n", "2", CYCLES="20")
+    assert ran.stdout.count(" done\n") == 2
