@@ -124,17 +124,21 @@ class Job:
     def _copy(self, local: int, source: IO[bytes], target: IO[str]) -> None:
         """Copy lines, each behind the rank. Of a line that is redrawn, only the last state."""
         rank = self._starts[local].rank
-        prefix, hidden = f"[{rank}] ", self._quiet and rank > 0 and target is sys.stdout
+        prefix, quiet = f"[{rank}] ", self._quiet and target is sys.stdout
         with source:
             for line in source:
                 text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
                 if target is sys.stderr and text.strip() and not _CHATTER.match(text):
                     self._last[local].append(text.rstrip()[:_LONGEST])
-                if hidden:
+                if quiet and not self._is_first(local):
                     continue
                 with self._output, contextlib.suppress(OSError, ValueError):
                     target.write(f"{prefix}{text}\n")
                     target.flush()
+
+    def _is_first(self, local: int) -> bool:
+        """Return whether a process is rank 0 now."""
+        return self._starts[local].rank == 0
 
     def _read_all(self, local: int, seconds: float) -> None:
         """Wait until a rank that has ended is read to the end; a grandchild may hold the pipe."""

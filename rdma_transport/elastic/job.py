@@ -44,6 +44,7 @@ class ElasticJob(Job):
         self._limits, self._place = limits, place
         self._members = Members(limits.least)
         self._meeting = Meeting(self._path)
+        self._root = 0  # the process that is rank 0
         self._ended: set[int] = set()
         self._since: float | None = None  # members have been asking
 
@@ -58,6 +59,9 @@ class ElasticJob(Job):
         self._environments[local] |= {MEETING: str(self._path), MEMBER: str(local)}
         super()._start(local)
         self._members.add(local)
+
+    def _is_first(self, local: int) -> bool:
+        return local == self._root
 
     def _replace(self, local: int) -> None:
         """Start another process for one that has failed."""
@@ -145,7 +149,7 @@ class ElasticJob(Job):
         ranks = members.decide(at_once=late)
         if not ranks:
             return self._why_late() if late else ""
-        self._since = None
+        self._since, self._root = None, ranks[0]
         port = str(free_port())
         for rank, member in enumerate(ranks):
             variables = self._variables(rank, len(ranks)) | {"MASTER_PORT": port}

@@ -146,3 +146,8 @@ def test_cycles_of_tensors(tmp_path: Path) -> None:
     """Nor do they in a process that trains, and recovers 20 times."""
     ran = run("elastic_cycles", tmp_path, "-n", "2", CYCLES="20")
     assert ran.stdout.count(" done\n") == 2
+
+
+def test_quiet_ranks_follow_rank_0(tmp_path: Path) -> None:
+    ran = run("elastic_quiet", tmp_path, "-n", "3", "--restarts", "0", "--quiet-ranks")
+    assert ran.stdout == "[0] before 0\n[1] after 0\n"

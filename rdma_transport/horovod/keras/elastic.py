@@ -72,9 +72,10 @@ class CommitStateCallback(keras.callbacks.Callback):
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):
-    """Keeps in ``state.batch`` how many batches of the epoch are done; 0 after an epoch.
+    """Adds to ``state.batch`` the batches that are done; it is 0 after an epoch.
 
-    When ``fit()`` is called again, Keras begins an epoch anew, with as many batches as before.
+    When ``fit()`` is called again, Keras begins an epoch anew, and with as many batches as it is
+    told: ``fit(steps_per_epoch=STEPS - state.batch, epochs=1)`` goes on where the epoch was.
     """
 
     def __init__(self, state: State) -> None:
