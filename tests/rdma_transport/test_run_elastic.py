@@ -1,0 +1,68 @@
+"""`rdma-transport run --elastic`: what it refuses, and how jobs end whose ranks do not train."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.deadlines import eventually, patient
+
+RUN = [sys.executable, "-m", "rdma_transport", "run"]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*RUN, *words], capture_output=True, text=True, timeout=patient(60), check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--min", "2"), "--min, --max and --restarts need --elastic"),
+        (("--elastic", "-n", "2", "--min", "3"), "begins with 2 ranks (--ranks), which must not"),
+        (("--elastic", "-n", "4", "--max", "3"), "nor more than --max 3"),
+        (("--elastic", "--data-parallel"), "not for --data-parallel"),
+        (("--elastic", "--nnodes", "2"), "--elastic is for ranks of one host"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: tuple[str, ...], message: str) -> None:
+    ran = run(*options, "--", "true")
+    assert ran.returncode == 2
+    assert message in " ".join(ran.stderr.split()), ran.stderr
+
+
+CONNECT = "from rdma_transport.collectives import Communicator; c = Communicator.connect(); "
+
+
+def test_ranks_that_do_not_come_are_not_awaited_for_ever() -> None:
+    late = f"test $RANK = 1 && exec sleep 100; exec {sys.executable} -c '{CONNECT}print(c.size)'"
+    options = ("--elastic", "-n", "3", "--start-timeout", "5")
+    ran = run(*options, "--min", "3", "--", "sh", "-c", late)
+    assert ran.returncode == 1
+    assert "error: 2 of at least 3 ranks have called init() within 5 s." in ran.stderr
+    # With fewer, the others begin.
+    ran = run(*options, "--min", "2", "--", "sh", "-c", late)
+    assert sorted(ran.stdout.splitlines()) == ["[0] 2", "[2] 2"], ran
+    assert ran.returncode == 0
+
+
+def test_a_signal_ends_a_job_that_waits(tmp_path: Path) -> None:
+    note = tmp_path / "connected"
+    script = f"{CONNECT}open('{note}', 'w').close(); c.close(); Communicator.connect()"
+    command = f'test $RANK = 1 && exec sleep 100; exec {sys.executable} -c "{script}"'
+    options = ("--elastic", "-n", "2", "--start-timeout", "1", "--", "sh", "-c", command)
+    with subprocess.Popen([*RUN, *options], stderr=subprocess.DEVNULL) as job:
+        assert eventually(note.exists)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(patient(20)) == 128 + signal.SIGTERM
+
+
+def test_nothing_is_replaced_once_a_rank_has_come_to_its_end() -> None:
+    script = f"{CONNECT}c.barrier(); c.close(); import time; time.sleep(c.rank * 3)"
+    command = f"{script}; exit(c.rank * 3)"
+    ran = run("--elastic", "-n", "2", "--", sys.executable, "-c", command)
+    assert ran.returncode == 3
+    assert "error: rank 1 exited with code 3; no ranks are left, and --min is 1" in ran.stderr
