@@ -51,7 +51,6 @@ class Membership:
             if self._place is None:
                 raise FabricConnectionError(self._error)
             self._epoch = self._place["epoch"]
-            self._waiting = 0
             os.environ.update(self._place["variables"])
         return find_ranks()
 
@@ -99,7 +98,7 @@ class Membership:
     def _take(self, message: dict[str, Any]) -> None:
         with self._changed:
             if "variables" in message:
-                self._place = message
+                self._place, self._waiting = message, 0
             self._error = self._error or message.get("error", "")
             self._waiting = message.get("waiting", self._waiting)
             self._lost = max(self._lost, message.get("lost", 0))

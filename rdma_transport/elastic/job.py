@@ -89,7 +89,7 @@ class ElasticJob(Job):
     def _take(self, member: int, message: dict[str, Any]) -> None:
         if not message:
             self._members.forget(member)
-        elif member not in self._ended and member < len(self._starts):
+        elif member in self._members:
             if "ask" in message:
                 self._members.ask(member)
                 self._tell_of_waiting()

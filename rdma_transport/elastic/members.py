@@ -31,6 +31,9 @@ class Members:
     def __len__(self) -> int:
         return len(self._members)
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._members
+
     def add(self, number: int) -> None:
         """Add a process that was started."""
         self._members[number] = _Member(number)
