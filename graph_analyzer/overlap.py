@@ -17,7 +17,6 @@ from graph_analyzer.backward import Found
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.reductions import operations_in
 from graph_analyzer.sources import only_concrete
-from rdma_transport.collectives.ranks import find_ranks
 
 _BLOCK = 5  # steps of one kind before as many of the next
 
@@ -55,6 +54,7 @@ def measure(graph: Any, steps: int) -> Overlap:
     import tensorflow as tf
 
     import rdma_transport.tensorflow as rt
+    from rdma_transport.collectives.ranks import find_ranks
 
     if not hasattr(graph, "get_concrete_function") and not hasattr(graph, "captured_inputs"):
         raise AnalysisError("--steps needs a function that takes a step, such as train.py:step")
