@@ -231,8 +231,8 @@ class Channel {
   // Closes the channel and sends `reason` to the peer. OnClosed() follows on both sides, with the
   // message of `reason`. Never blocks. Has no effect on a channel that has closed.
   virtual void Close(const Status& reason) = 0;
-  // Says that the peer's end is known, from another channel, to have closed and to access nothing
-  // here any more, so that OnReleased() need not wait for its word. Call it after Close().
+  // Says that the peer's end is known, from another channel, to have closed without a transfer, so
+  // that OnReleased() need not wait for its word. Call it after Close().
   virtual void NotePeerClosed() {}
 
   // --- What it is, once Connect() has succeeded: callers choose by it how they send. ---

@@ -51,7 +51,8 @@ size_t StripedChannel::FirstUp() const {
 }
 
 bool StripedChannel::Unsettled() const {
-  return std::any_of(rails_.begin(), rails_.end(), [](const Rail& rail) { return rail.failed; });
+  return std::any_of(rails_.begin(), rails_.end(),
+                     [](const Rail& rail) { return rail.failed && rail.carried; });
 }
 
 void StripedChannel::Attend() {
@@ -245,7 +246,9 @@ Status StripedChannel::Share(uint64_t key) {
     Rail* rail = FindId(id);
     if (rail == nullptr || !rail->shared.insert(key).second) continue;
     const size_t slot = SlotOf(rail);
-    if (slot != main_ && SendMark(slot)) rail->floor = rail->sent;
+    if (slot == main_ || !SendMark(slot)) continue;
+    rail->floor = rail->sent;
+    rail->carried = true;
   }
   return shared ? OkStatus() : refused;
 }

@@ -106,6 +106,7 @@ void StripedChannel::Progress() {
     if (!rail.down_sent) {
       RailRecord down;
       down.rail = rail.id;
+      down.carried = rail.carried;
       down.received = rail.received;
       rail.down_sent = SendControl(RecordKind::kDown, down).ok();
     }
@@ -167,7 +168,7 @@ Status StripedChannel::HandleControl(RecordKind kind, std::string_view bytes) {
         if (!OthersThan(SlotOf(rail))) return unknown;
         FailRail(SlotOf(rail), Status(Code::kUnavailable, "the peer has left it"));
       }
-      rail->channel->NotePeerClosed();
+      if (record.carried == 0) rail->channel->NotePeerClosed();
       return OkStatus();
     case RecordKind::kSettled:
       if (rail == nullptr || !rail->down_sent || rail->settled) return unknown;

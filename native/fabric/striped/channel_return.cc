@@ -262,6 +262,7 @@ Status StripedChannel::HandleOffer(RecordKind kind, const RailRecord& record,
   if (rail.channel == nullptr || rail.id != record.rail) return OkStatus();
   if (!active_) {
     if (OthersThan(slot)) FailRail(slot, Status(Code::kUnavailable, "the peer cannot use it"));
+    if (rail.failed) rail.channel->NotePeerClosed();
     return OkStatus();
   }
   if (rail.connected) return OkStatus();

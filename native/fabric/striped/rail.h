@@ -55,7 +55,7 @@ struct Rail {
   bool greets = false;   // this end has shared all memory, and said so
   bool greeted = false;  // the peer has
   bool up = false;       // carries records and transfers
-  bool carried = false;  // has done so
+  bool carried = false;  // has done so, or records of other rails wait for one of it
   bool closed = false;   // the plain channel has closed
   bool released = false;
   Status status;  // if closed

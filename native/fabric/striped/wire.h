@@ -47,9 +47,13 @@ constexpr uint64_t kUntilSettled = ~uint64_t{0};
 
 // Of kDown and of those after it. An address may follow.
 struct RailRecord {
-  uint32_t rail = 0;      // kOffer, kAnswer: the new one
-  uint32_t slot = 0;      // kOffer and those after it
+  uint32_t rail = 0;  // kOffer, kAnswer: the new one
+  union {
+    uint32_t slot = 0;  // kOffer and those after it
+    uint32_t carried;   // kDown: whether the sender ever used the rail
+  };
   uint64_t received = 0;  // kDown: records that came on the rail
 };
+static_assert(sizeof(RailRecord) == 16);
 
 }  // namespace rdma_transport::fabric::striped
