@@ -17,6 +17,7 @@ import typer
 
 from rdma_transport import error_file
 from rdma_transport.data_parallel.options import APART, FOLDER, Options, variables
+from rdma_transport.elastic import MEETING, MEMBER
 from rdma_transport.elastic.job import ElasticJob, Limits
 from rdma_transport.errors import BadInputError
 from rdma_transport.job import Job, free_port
@@ -183,7 +184,8 @@ def run(
     step = find_step()
     claim: AbstractContextManager[None] = contextlib.nullcontext()
     given = dict(os.environ)
-    for name in ("TORCHELASTIC_USE_AGENT_STORE", error_file.PART_VARIABLE):  # of another launcher
+    of_another = ("TORCHELASTIC_USE_AGENT_STORE", error_file.PART_VARIABLE, MEETING, MEMBER)
+    for name in of_another:  # launcher
         given.pop(name, None)
     if start_timeout is not None:
         given["RDMA_TRANSPORT_START_TIMEOUT"] = f"{start_timeout}s"

@@ -171,11 +171,11 @@ def _found_place(environment: Mapping[str, str]) -> Place | None:
         step = find_step(environment)
         return Place(*step.place) if step else Place()
     size = parse_number(environment, launcher.size)
-    local = (0, 1) if size == 1 else _pair(environment, launcher.local)
+    local = _pair(environment, launcher.local) or ((0, 1) if size == 1 else None)
     if local is None:
         return None
     found = (_pair(environment, names) for names in launcher.cross)
-    cross = (0, 1) if local[1] == size else next(filter(None, found), None)
+    cross = (0, 1) if local[1] >= size else next(filter(None, found), None)
     return None if cross is None else Place(*local, *cross)
 
 

@@ -1,6 +1,7 @@
 """The processes of an elastic job: those that die are replaced, and the others go on."""
 
 import contextlib
+import os
 import signal
 import sys
 import time
@@ -123,6 +124,8 @@ class ElasticJob(Job):
         if failed and (why := self._members.why_over() or self._why_not_again(failed)):
             return why
         for local in failed:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._processes[local].pid, signal.SIGKILL)  # what it started
             self._note(f"rank {self._starts[local].rank} {self._how(local)}; the others go on")
             if self._limits.restarts and len(self._ended) == len(self._failed):
                 self._replace(local)  # no rank has come to its end yet
@@ -143,6 +146,8 @@ class ElasticJob(Job):
         if not members.asking() or (members.missing() and not first):
             self._since = None  # who is missing is at work, and will see in its next collective
             return ""
+        if not first and (why := members.why_over()):
+            return why
         if self._since is None:
             self._since = time.monotonic()
         late = time.monotonic() > self._since + self._limits.start_timeout
@@ -152,17 +157,20 @@ class ElasticJob(Job):
         self._since, self._root = None, ranks[0]
         port = str(free_port())
         for rank, member in enumerate(ranks):
-            variables = self._variables(rank, len(ranks)) | {"MASTER_PORT": port}
+            variables = self._variables(rank, len(ranks), member) | {"MASTER_PORT": port}
             self._meeting.send(member, epoch=members.epoch, variables=variables)
         if not first:
             self._note(f"{len(ranks)} ranks go on")
         self._tell_of_waiting()
         return ""
 
-    def _variables(self, rank: int, size: int) -> dict[str, str]:
-        # What connects with the name of another epoch is refused.
-        job = f"{self._starts[0].job}.{self._members.epoch}"
-        return self._place(Step(rank, size, rank, size, 0, 1, self._starts[0].host, job))
+    def _variables(self, rank: int, size: int, member: int) -> dict[str, str]:
+        # What connects with the name of another epoch is refused. The local rank stays: programs
+        # choose their accelerator by it before the first epoch.
+        start = self._starts[member]
+        job = f"{start.job}.{self._members.epoch}"
+        local = (start.local_rank, start.local_size)
+        return self._place(Step(rank, size, *local, 0, 1, start.host, job))
 
     def _why_late(self) -> str:
         asking, seconds = self._members.asking(), self._limits.start_timeout

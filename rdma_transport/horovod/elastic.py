@@ -32,8 +32,10 @@ from rdma_transport.horovod.functions import (
     allgather_object,
     broadcast_object,
     broadcast_variables,
+    session_in_use,
 )
 from rdma_transport.horovod.operations import variable_of
+from rdma_transport.horovod.reduction import forget_passes
 
 __all__ = [
     "HorovodInternalError",
@@ -74,6 +76,7 @@ def run(function: Callable[..., T]) -> Callable[..., T]:
                 if changed:
                     basics.shutdown()
                     basics.init()
+                    forget_passes()  # others may have added up fewer
                     state.on_reset()
                 state.sync()
                 if is_elastic():
@@ -91,9 +94,12 @@ def run(function: Callable[..., T]) -> Callable[..., T]:
 
 
 class State:
-    """What a training needs to go on. Subclasses say how to save, restore and share it."""
+    """What a training needs to go on. Subclasses say how to save, restore and share it.
 
-    def __init__(self) -> None:
+    `bcast_object` and `get_rank` are not needed.
+    """
+
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], Any]]) -> None:
@@ -210,18 +216,22 @@ class TensorFlowState(ObjectState):
 class TensorFlowKerasState(TensorFlowState):
     """A model of Keras, its optimizer, and objects as of ``ObjectState``.
 
-    `optimizer` is by default the one with which the model was compiled. The model must be built.
+    `optimizer` is by default the one with which the model is compiled. The model must be built.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any):
-        self.model = model
-        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        self.model, self._given = model, optimizer
         if not model.built:
             raise ValueError("the model has no variables yet: build it, or call it, before")
-        _build(self.optimizer, model)
         super().__init__(self._variables if tf.executing_eagerly() else self._variables(), **kwargs)
 
+    @property
+    def optimizer(self) -> Any:
+        """The one that was given, or the one with which the model is compiled now."""
+        return self._given or getattr(self.model, "optimizer", None)
+
     def _variables(self) -> list[Any]:
+        _build(self.optimizer, self.model)
         return [*self.model.weights, *_variables_of(self.optimizer)]
 
 
@@ -253,10 +263,10 @@ class _Values:
         self._saved: list[Any] = []
 
     def save(self) -> None:
-        self._saved = [each.numpy() for each in map(variable_of, self._variables())]
+        self._saved = [(each, each.numpy()) for each in map(variable_of, self._variables())]
 
     def restore(self) -> None:
-        for each, value in zip(map(variable_of, self._variables()), self._saved, strict=True):
+        for each, value in self._saved:
             each.assign(value)
 
     def sync(self) -> None:
@@ -287,10 +297,7 @@ class _SessionValues(_Values):
         self._open().run(self._broadcast)
 
     def _open(self) -> Any:
-        found = self._session or tf.compat.v1.get_default_session()
-        if found is None:
-            raise ValueError("there is no session: give the state one, or use it within one")
-        return found
+        return self._session or session_in_use()
 
 
 def _check_alike(variables: list[tuple[tuple[int, ...], str]]) -> None:

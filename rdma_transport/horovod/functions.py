@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.horovod.operations import broadcast, root_of, variable_of
 from rdma_transport.horovod.process_sets import ProcessSet, global_process_set, group_of
 from rdma_transport.keras.kinds import keras2
@@ -100,13 +101,18 @@ def value_of(result: Any) -> Any:
     """Return the value of a result; in a version 1 graph, by the default session or Keras'."""
     if tf.executing_eagerly() or tf.inside_function():
         return result
+    return session_in_use().run(result)
+
+
+def session_in_use() -> Any:
+    """Return the default session of version 1, or that of Keras 2."""
     keras = keras2()
     session = tf.compat.v1.get_default_session()
     if session is None and keras is not None:
         session = keras.backend.get_session()
     if session is None:
         raise ValueError("there is no session: use this within 'with tf.compat.v1.Session():'")
-    return session.run(result)
+    return session
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
@@ -119,6 +125,11 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 
     def begin(self) -> None:
         """Add the operation to the graph."""
+        if is_elastic():
+            raise NotImplementedError(
+                "TensorFlow's monitored sessions begin again when a rank is lost, and do not tell: "
+                "in elastic jobs, use tf.compat.v1.Session and hvd.elastic.TensorFlowState"
+            )
         if self._operation is None or self._operation.graph != tf.compat.v1.get_default_graph():
             self._operation = broadcast_global_variables(self._root_rank)
 

@@ -366,12 +366,12 @@ def rank_op(name: str | None = None) -> Any:
 
 def local_rank_op(name: str | None = None) -> Any:
     """Return ``local_rank()`` as a tensor."""
-    return rank_op(name) if is_elastic() else _number(basics.local_rank(), name)
+    return _number(basics.local_rank(), name)
 
 
 def local_size_op(name: str | None = None) -> Any:
     """Return ``local_size()`` as a tensor."""
-    return size_op(name=name) if is_elastic() else _number(basics.local_size(), name)
+    return _number(basics.local_size(), name)
 
 
 def _number(value: Any, name: str | None) -> Any:

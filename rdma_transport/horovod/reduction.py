@@ -1,6 +1,7 @@
 """What is done with the gradients of a step. Tapes and optimizers share it."""
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,6 +137,19 @@ class Reduction:
         return gradient / size
 
 
+_accumulators: weakref.WeakSet["Accumulator"] = weakref.WeakSet()
+
+
+def forget_passes() -> None:
+    """Forget gradients that were added up for a step that will not be taken. In eager code.
+
+    Those of a version 1 graph are variables of it, which a state restores.
+    """
+    if tf.executing_eagerly():
+        for each in list(_accumulators):
+            each.clear()
+
+
 class Accumulator:
     """Adds up the gradients of several passes, and reduces them in the last one.
 
@@ -146,6 +160,15 @@ class Accumulator:
         self.passes, self.average = passes, average
         self.counter: Any = None  # passes since the last step
         self._sums: list[Any] = []
+        _accumulators.add(self)
+
+    def clear(self) -> None:
+        """Forget the passes since the last step. In eager code."""
+        if self.counter is not None:
+            self.counter.assign(0)
+            for each in self._sums:
+                if each is not None:
+                    each.assign(tf.zeros_like(each))
 
     def build(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         """Create what is not there yet."""

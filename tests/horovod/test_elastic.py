@@ -148,6 +148,12 @@ def test_cycles_of_tensors(tmp_path: Path) -> None:
     assert ran.stdout.count(" done\n") == 2
 
 
+@pytest.mark.parametrize("legacy", ["0", "1"])
+def test_details(legacy: str, tmp_path: Path) -> None:
+    ran = run("elastic_details", tmp_path, "-n", "1", TF_USE_LEGACY_KERAS=legacy)
+    assert ran.stdout == "[0] done\n"
+
+
 def test_quiet_ranks_follow_rank_0(tmp_path: Path) -> None:
     ran = run("elastic_quiet", tmp_path, "-n", "3", "--restarts", "0", "--quiet-ranks")
     assert ran.stdout == "[0] before 0\n[1] after 0\n"

@@ -88,8 +88,9 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
         self._before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count the batch."""
-        self.state.batch = self._before + batch + 1
+        """Count the batch, unless it is the last one: that is an epoch."""
+        if batch + 1 != self.params.get("steps"):  # fit() takes steps_per_epoch=0 for none given
+            self.state.batch = self._before + batch + 1
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Begin at 0."""

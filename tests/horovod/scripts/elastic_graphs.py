@@ -6,7 +6,7 @@ The process with number 0 is killed: the others have other ranks then.
 import os
 import signal
 
-SLOT = int(os.environ["RANK"])
+SLOT, SLOTS = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
 
 import horovod.tensorflow as hvd  # noqa: E402
 import numpy as np  # noqa: E402
@@ -58,7 +58,7 @@ def check() -> None:
     expected = {
         "size": size,
         "rank": rank,
-        "local": rank + size,
+        "local": SLOT + SLOTS,
         "mean": total / size,
         "slices": total / size,
         # Horovod: the mean of the ranks' gradients, of what is gathered or broadcast.
