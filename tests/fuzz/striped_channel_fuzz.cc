@@ -146,7 +146,8 @@ class World final : private ChannelDevice {
       case 6:
         return CallSlowOnes();
       case 7:
-        return channel_->Service(now_ += static_cast<Nanos>(input_->Below(256)) * 10 * kMillisecond);
+        return channel_->Service(now_ +=
+                                 static_cast<Nanos>(input_->Below(256)) * 10 * kMillisecond);
       default:
         if (end != nullptr && !rail->closed()) Record(end.get());
     }
