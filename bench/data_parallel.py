@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import rdma_transport
+from rdma_transport.exchange import hidden_share
 
 from .data_parallel_cases import batch_of
 from .support import python
@@ -231,8 +232,7 @@ class Samples:
         """The share of communication that is hidden; None if that cannot be told."""
         if not self.exchange:
             return None
-        whole = statistics.median(self.exchange)
-        return min(max(whole - self.unhidden, 0.0) / whole, 1.0)
+        return hidden_share(*map(statistics.median, (self.reduced, self.alone, self.exchange)))
 
 
 Found = dict[tuple[str, str], Samples]  # by case and system

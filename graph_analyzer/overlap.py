@@ -17,6 +17,7 @@ from graph_analyzer.backward import Found
 from graph_analyzer.errors import AnalysisError
 from graph_analyzer.reductions import operations_in
 from graph_analyzer.sources import only_concrete
+from rdma_transport.exchange import hidden_share
 
 _BLOCK = 5  # steps of one kind before as many of the next
 
@@ -35,8 +36,7 @@ class Overlap:
     @property
     def hidden(self) -> float:
         """The share of the exchange by which the step is not longer, from 0 to 1."""
-        unhidden = max(self.step - self.apart, 0.0)
-        return max(self.exchange - unhidden, 0.0) / self.exchange
+        return hidden_share(self.step, self.apart, self.exchange)
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values, as in ``schema.json``."""

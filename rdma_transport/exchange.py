@@ -10,6 +10,15 @@ from dataclasses import asdict, dataclass, replace
 ATTRIBUTE = "_rdma_transport"
 
 
+def hidden_share(step: float, apart: float, exchange: float) -> float:
+    """Return the share of an exchange that a step hides, from 0 to 1.
+
+    That is what the exchange alone takes, less what a step takes longer than one `apart`, without
+    others. Times in the same unit.
+    """
+    return min(max(exchange - (step - apart), 0.0) / exchange, 1.0)
+
+
 @dataclass(frozen=True)
 class Exchange:
     """An operation. Numbers of bytes are None where the graph does not know them."""

@@ -66,8 +66,7 @@ class Job:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._threads: list[list[threading.Thread]] = []  # of each process
         self._output = threading.Lock()
-        # The last lines of each rank on stderr.
-        self._last: list[deque[str]] = [deque(maxlen=_LINES) for _ in environments]
+        self._last: list[deque[str]] = []  # lines of each process on stderr
         self._failed: list[int] = []  # in the order in which they ended
         self._stopped = 0  # by this signal
 
@@ -107,6 +106,7 @@ class Job:
             start_new_session=True,  # Ctrl-C comes from here only
         )
         self._processes.append(process)
+        self._last.append(deque(maxlen=_LINES))
         threads = [
             threading.Thread(target=self._copy, args=(local, source, target), daemon=True)
             for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))

@@ -110,7 +110,8 @@ def run(
         int | None,
         typer.Option(
             "--max",
-            help="With --elastic, run this many ranks at most; --ranks if not given.",
+            help="With --elastic, the most ranks there may be, and with which the job begins if "
+            "--ranks is not given.",
             min=1,
         ),
     ] = None,

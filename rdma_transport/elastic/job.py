@@ -69,8 +69,6 @@ class ElasticJob(Job):
         self._starts.append(self._starts[local])
         self._environments.append(dict(self._environments[local]))
         self._allowed.append(self._allowed[local])
-        self._last.append(self._last[local].copy())
-        self._last[-1].clear()
         self._start(len(self._starts) - 1)
 
     def _wait(self) -> int:

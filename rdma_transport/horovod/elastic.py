@@ -34,6 +34,7 @@ from rdma_transport.horovod.functions import (
     broadcast_variables,
     session_in_use,
 )
+from rdma_transport.horovod.keras_optimizer import create_variables
 from rdma_transport.horovod.operations import variable_of
 from rdma_transport.horovod.reduction import forget_passes
 
@@ -247,12 +248,10 @@ def _build(optimizer: Any, model: Any) -> None:
     if optimizer is None:
         return
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    variables = model.trainable_variables
-    if hasattr(inner, "_create_all_weights"):  # tf-keras, legacy
-        inner.iterations  # noqa: B018
-        inner._create_all_weights(variables)
+    if hasattr(inner, "_create_all_weights"):
+        create_variables(inner, model.trainable_variables)
     elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-        optimizer.build(variables)
+        create_variables(optimizer, model.trainable_variables)
 
 
 class _Values:
@@ -271,7 +270,7 @@ class _Values:
 
     def sync(self) -> None:
         variables = self._variables()
-        _check_alike([(tuple(each.shape), str(each.dtype)) for each in variables])
+        _check_alike(variables)
         broadcast_variables(variables, 0)
 
 
@@ -293,16 +292,16 @@ class _SessionValues(_Values):
         self._open().run(self._assign, dict(zip(self._given, self._saved, strict=True)))
 
     def sync(self) -> None:
-        _check_alike([(tuple(each.shape), str(each.dtype)) for each in self._variables()])
+        _check_alike(self._variables())
         self._open().run(self._broadcast)
 
     def _open(self) -> Any:
         return self._session or session_in_use()
 
 
-def _check_alike(variables: list[tuple[tuple[int, ...], str]]) -> None:
+def _check_alike(variables: list[Any]) -> None:
     """Raise ``ValueError`` on all ranks if they have different variables."""
-    every = allgather_object(variables)
+    every = allgather_object([(tuple(each.shape), str(each.dtype)) for each in variables])
     for rank, theirs in enumerate(every):
         if theirs != every[0]:
             raise ValueError(

@@ -125,11 +125,16 @@ class _Keras2(DistributedKerasOptimizer):
         if self._distributed_state.accumulator is None:
             return
         with tf.init_scope():
-            if hasattr(self, "_create_all_weights"):
-                self.iterations  # type: ignore[attr-defined]  # noqa: B018
-                self._create_all_weights(variables)
-            elif hasattr(self, "build"):
-                self.build(variables)
+            create_variables(self, variables)
+
+
+def create_variables(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Create the variables that an optimizer keeps of those which it trains."""
+    if hasattr(optimizer, "_create_all_weights"):  # tf-keras, legacy
+        optimizer.iterations  # noqa: B018
+        optimizer._create_all_weights(variables)
+    elif hasattr(optimizer, "build"):
+        optimizer.build(variables)
 
 
 def _kinds() -> tuple[tuple[type, ...], tuple[type, ...]]:

@@ -233,9 +233,8 @@ void StripedChannel::OnConnectBegun(uint32_t id, const Status& status) {
 Status StripedChannel::HandleOffer(RecordKind kind, const RailRecord& record,
                                    std::string_view address) {
   const bool to_passive = kind == RecordKind::kOffer;
-  const bool to_either = kind == RecordKind::kDecline;
-  if (record.slot >= rails_.size() || (active_ == to_passive && !to_either) ||
-      (to_passive && record.rail < next_rail_)) {
+  const bool misdirected = active_ == to_passive && kind != RecordKind::kDecline;
+  if (record.slot >= rails_.size() || misdirected || (to_passive && record.rail < next_rail_)) {
     return Status(Code::kDataLoss, "an offer of a rail at a wrong time");
   }
   const size_t slot = record.slot;
