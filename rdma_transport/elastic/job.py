@@ -158,7 +158,7 @@ class ElasticJob(Job):
             variables = self._variables(rank, len(ranks), member) | {"MASTER_PORT": port}
             self._meeting.send(member, epoch=members.epoch, variables=variables)
         if not first:
-            self._note(f"{len(ranks)} ranks go on")
+            self._note("1 rank goes on" if len(ranks) == 1 else f"{len(ranks)} ranks go on")
         self._tell_of_waiting()
         return ""
 
