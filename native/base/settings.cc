@@ -256,13 +256,14 @@ void AddVerbsRows(std::vector<SettingRow>* rows) {
                           "most work requests under way on one queue pair",
                           [](Settings* s) -> int& { return s->verbs.queue_depth; }));
   const auto chunk = [](Settings* s) -> uint64_t& { return s->verbs.chunk; };
-  rows->push_back(OrAuto(Between("4KiB", nullptr,
-                                 Size("CHUNK", "auto",
-                                      "most bytes of one work request (4KiB at least); auto: the "
-                                      "port's largest message",
-                                      chunk),
-                                 chunk, &ParseSize),
-                         [](Settings* s) { s->verbs.chunk = 0; }));
+  rows->push_back(
+      OrAuto(Between("4KiB", nullptr,
+                     Size("CHUNK", "auto",
+                          "most bytes of one work request (4KiB at least); auto: by the "
+                          "port's speed",
+                          chunk),
+                     chunk, &ParseSize),
+             [](Settings* s) { s->verbs.chunk = 0; }));
   const auto ring = [](Settings* s) -> uint64_t& { return s->verbs.ring; };
   rows->push_back(Between("256KiB", "64MiB",
                           Size("RING", "1MiB",

@@ -328,10 +328,10 @@ struct PortReport {
   std::string folder = {};     // of the card in sysfs; empty: not known
 };
 
-// How large transfers should pass through a device that is one port: piece by piece, so that small
-// ones wait for no more than a window. In bytes.
+// How large transfers pass through a device that is one port: piece by piece, so that small ones
+// wait for no more than a window. In bytes.
 struct Pace {
-  uint64_t piece = uint64_t{256} << 10;
+  uint64_t piece = uint64_t{256} << 10;   // the longest transfer that its channels take
   uint64_t window = uint64_t{512} << 10;  // pieces of writes under way, for all channels
   uint64_t reads = uint64_t{512} << 10;   // the same of reads
 };

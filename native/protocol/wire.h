@@ -16,7 +16,7 @@
 namespace rdma_transport {
 
 // Peers of different versions do not use the fabric.
-constexpr uint32_t kProtocolVersion = 17;
+constexpr uint32_t kProtocolVersion = 18;
 
 // What a notification is; its first byte.
 enum class MessageType : uint8_t {

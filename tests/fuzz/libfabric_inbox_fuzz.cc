@@ -33,30 +33,27 @@ void ReadAddress(const std::string& bytes) {
 Status UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {
   volatile char seen = 0;
   for (const char byte : record) seen = seen ^ byte;
-  Require(record.size() <= kLongest);
+  Require(record.size() <= host::kLongestNotification);
   if (kind == RecordKind::kRegion) return transfers->AddRegion(record);
   if (kind == RecordKind::kWithdraw) return transfers->RemoveRegion(record);
   return OkStatus();
 }
 
-// An operation that is allowed moves all its bytes, in pieces that are not too long.
+// An operation that is allowed moves its bytes.
 void Begin(Input* input, Transfers* transfers) {
   static char local[kLongest];
-  const uint64_t chunk = input->Below(64) + 1;
   const RemoteSpan span = {input->Number(), input->Number(), input->Number()};
   if (span.length > sizeof(local)) return;
   const bool write = input->Flag();
-  if (!transfers->Begin(write, span, local, nullptr, 1, chunk).ok()) return;
-  uint64_t moved = 0;
-  while (const Piece* piece = write ? transfers->FrontWrite() : transfers->FrontRead()) {
-    Require(piece->local == local + moved && piece->length > 0 && piece->length <= chunk);
-    moved += piece->length;
-    const uint64_t transfer = piece->transfer;
+  if (!transfers->Begin(write, span, local, nullptr, 1).ok()) return;
+  const auto* waiting = write ? transfers->FrontWrite() : transfers->FrontRead();
+  Require((waiting != nullptr) == (span.length > 0));
+  if (waiting != nullptr) {
+    Require(waiting->local == local && waiting->length == span.length);
     const uint64_t sequence = write ? transfers->started() + 1 : 0;
     write ? transfers->PopWrite() : transfers->PopRead();
-    transfers->OnEnded(transfer, sequence);
+    transfers->OnEnded(1, sequence);
   }
-  Require(moved == span.length);
   Require(transfers->TakeEnded().size() == 1);
 }
 
@@ -72,16 +69,19 @@ MessageHeader Header(Input* input, uint64_t read) {
 std::string Content(Input* input) {
   std::string bytes;
   while (input->Flag() && !input->empty()) {
-    const RecordHeader header = {static_cast<uint32_t>(input->Number()),
-                                 static_cast<RecordKind>(input->Below(8))};
+    const auto kind = static_cast<RecordKind>(input->Below(8));
+    const std::string record = input->Bytes(input->Below(64));
+    // Mostly as long as it says.
+    const uint64_t length = input->Below(8) == 0 ? input->Number() : record.size();
+    const RecordHeader header = {static_cast<uint32_t>(length), kind};
     bytes.append(reinterpret_cast<const char*>(&header), sizeof(header));
-    bytes += input->Bytes(input->Below(64));
+    bytes += record;
   }
   return bytes + input->Bytes(input->Below(64));
 }
 
 void ReadMessages(Input* input) {
-  Inbox inbox(kFrames, kLongest);
+  Inbox inbox(kFrames);
   Transfers transfers;
   const auto handle = [&](RecordKind kind, std::string_view record) {
     return UseRecord(kind, record, &transfers);

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "fabric/host/transfer_base.h"
 #include "fabric/verbs/ring.h"
-#include "fabric/verbs/transfers.h"
 #include "input.h"
 
 namespace rdma_transport::fabric::verbs {
@@ -19,6 +19,8 @@ using fuzz::Input;
 using fuzz::Require;
 
 constexpr size_t kMaxOperations = 200;
+
+using Transfers = host::TransferBase<RegionRecord>;
 
 // What this side does with a record: see VerbsChannel::HandleRecord().
 void UseRecord(RecordKind kind, std::string_view record, Transfers* transfers) {

@@ -16,19 +16,19 @@
 
 namespace rdma_transport::fabric::host {
 
+// More than any arena has slabs.
+constexpr size_t kMaxRegions = 16384;
+
+struct TransferEnd {
+  uint64_t cookie;
+  Status status;
+};
+
 // `Record` describes a region on the wire, with its key and length, and whether it is writable.
 // Thread-compatible.
 template <typename Record>
 class TransferBase {
  public:
-  // More than any arena has slabs.
-  static constexpr size_t kMaxRegions = 16384;
-
-  struct Ended {
-    uint64_t cookie;
-    Status status;
-  };
-
   // Adds a region that the peer shared. Returns ResourceExhausted if it has shared too many,
   // DataLoss if the bytes are no record.
   Status AddRegion(const Record& region) {
@@ -71,7 +71,7 @@ class TransferBase {
   // An operation has ended, or was not started.
   void End(uint64_t cookie, const Status& status) { ended_.push_back({cookie, status}); }
   // Returns the operations that have ended since the last call.
-  std::vector<Ended> TakeEnded() { return std::exchange(ended_, {}); }
+  std::vector<TransferEnd> TakeEnded() { return std::exchange(ended_, {}); }
 
  private:
   template <typename Value>
@@ -84,7 +84,7 @@ class TransferBase {
   }
 
   std::map<uint64_t, Record> regions_;  // by key
-  std::vector<Ended> ended_;
+  std::vector<TransferEnd> ended_;
 };
 
 }  // namespace rdma_transport::fabric::host

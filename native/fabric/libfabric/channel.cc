@@ -11,8 +11,6 @@ namespace {
 // Most confirmations go with a message in the other direction, which seldom takes longer.
 constexpr Nanos kConfirmationDelay = 5 * kMillisecond;
 
-size_t LongestRecord(uint32_t frames) { return frames / 2 * Domain::frame_bytes(); }
-
 }  // namespace
 
 Status LibfabricChannel::NotConnected() {
@@ -26,7 +24,7 @@ LibfabricChannel::LibfabricChannel(Endpoint* endpoint, std::weak_ptr<ChannelHand
       number_(number),
       tag_(std::max<uint64_t>(Random64(), 1)),
       token_(RandomBytes(kTokenLength)),
-      inbox_(endpoint->frames(), LongestRecord(endpoint->frames())) {}
+      inbox_(endpoint->frames()) {}
 
 LibfabricChannel::~LibfabricChannel() {
   if (peer_ != FI_ADDR_UNSPEC) endpoint_->domain().Leave(remote_.name);
@@ -178,8 +176,7 @@ Status LibfabricChannel::Transfer(bool write, const RemoteSpan& span, char* loca
   std::lock_guard<std::mutex> lock(mu_);
   if (!Connected()) return NotConnected();
   RDMA_RETURN_IF_ERROR(found);
-  RDMA_RETURN_IF_ERROR(
-      transfers_.Begin(write, span, local, descriptor, cookie, endpoint_->chunk()));
+  RDMA_RETURN_IF_ERROR(transfers_.Begin(write, span, local, descriptor, cookie));
   Pump();
   return OkStatus();
 }
@@ -191,15 +188,15 @@ void LibfabricChannel::OnEnded(const Operation& operation, const Status& status)
   {
     std::lock_guard<std::mutex> lock(mu_);
     --under_way_;
-    if (operation.transfer == kMarkOfEnd || operation.transfer == kMarkOfLife) {
+    if (operation.kind == Kind::kMark || operation.kind == Kind::kLastMark) {
       --marks_;
-      if (operation.transfer == kMarkOfEnd || !status.ok()) {
+      if (operation.kind == Kind::kLastMark || !status.ok()) {
         mark_ = Mark::kRead;
       } else if (mark_ == Mark::kUnderWay) {
         mark_ = Mark::kNone;
       }
-    } else if (status.ok() && operation.transfer != 0) {
-      transfers_.OnEnded(operation.transfer, operation.sequence);
+    } else if (status.ok() && operation.kind != Kind::kMessage) {
+      transfers_.OnEnded(operation.cookie, operation.sequence);
     }
     if (!status.ok()) PartLocked(Status(status.code(), status.message() + " (" + route_ + ")"));
     if (!Busy()) kept.swap(kept_);
@@ -317,12 +314,14 @@ Status LibfabricChannel::HandleRecord(RecordKind kind, std::string_view record) 
     case RecordKind::kHello:
     case RecordKind::kAccept:
       return HandleGreeting(kind, record);
+    case RecordKind::kPart:
+      break;
   }
   return Status(Code::kDataLoss, "an unexpected record among the notifications");
 }
 
 bool LibfabricChannel::DeliverNews() {
-  std::vector<Transfers::Ended> ended;
+  std::vector<host::TransferEnd> ended;
   uint64_t delivered = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);

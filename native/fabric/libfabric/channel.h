@@ -85,13 +85,10 @@ class LibfabricChannel final : public Channel,
   void Probe(Nanos now);
 
  private:
+  using Kind = Operation::Kind;
   // kClosing: waits until the peer has read everything. kParting: has told the peer that it starts
   // no more operations. kLingering: closed, and the peer may still access memory here.
   enum class State { kNew, kConnecting, kConnected, kClosing, kParting, kLingering, kFinished };
-
-  // The numbers of reads of the peer's mark, which are no transfers.
-  static constexpr uint64_t kMarkOfEnd = ~uint64_t{0};
-  static constexpr uint64_t kMarkOfLife = kMarkOfEnd - 1;
 
   static constexpr size_t kMaxReason = 1024;  // in bytes
 
@@ -103,10 +100,10 @@ class LibfabricChannel final : public Channel,
   Status Transfer(bool write, const RemoteSpan& span, char* local, uint64_t cookie);
   void DueBy(Nanos time);
   void Pump();
-  Operation* NewOperation(Operation::Kind kind);
+  Operation* NewOperation(Kind kind);
   bool PostControl();
   bool PostMessage();
-  bool PostPiece(const Piece& piece);
+  bool PostTransfer(bool write);
   void WakeForWriteEnd(uint64_t length);
   bool PostMark();
   // What became of an operation: started, to be tried again by Service(), or impossible.

@@ -32,8 +32,8 @@ Status LibfabricChannel::AddRecord(RecordKind kind, const iovec* parts, int coun
   if (now || endpoint_->asleep()) {
     outbox_.Close();
     Pump();
-  } else if (!outbox_.Front().empty()) {
-    Attend();  // it does not hold all of the record
+  } else if (outbox_.Front() != nullptr) {
+    Attend();  // the record did not fit into it
   }
   if (outbox_.HasOpen()) DueBy(Now() + kLongestDelay);
   return OkStatus();
@@ -68,9 +68,9 @@ Backlog LibfabricChannel::backlog() const {
 
 // With remote data, the peer waits for the writes before a message. Without, this side does.
 bool LibfabricChannel::MessageMayLeave() const {
-  return !outbox_.Front().empty() &&
-         outbox_.FrontAfter() <
-             (remote_data_ ? transfers_.started() + 1 : transfers_.first_unfinished());
+  const Outbox::Message* next = outbox_.Front();
+  return next != nullptr &&
+         next->writes < (remote_data_ ? transfers_.started() + 1 : transfers_.first_unfinished());
 }
 
 // The peer must be able to tell writes apart by 16 bits of their number.
@@ -88,9 +88,9 @@ void LibfabricChannel::Pump() {
     } else if (MessageMayLeave()) {
       posted = PostMessage();
     } else if (transfers_.FrontWrite() != nullptr && MayWrite()) {
-      posted = PostPiece(*transfers_.FrontWrite());
+      posted = PostTransfer(/*write=*/true);
     } else if (transfers_.FrontRead() != nullptr) {
-      posted = PostPiece(*transfers_.FrontRead());
+      posted = PostTransfer(/*write=*/false);
     } else if (mark_ == Mark::kDue) {
       posted = PostMark();
     } else {
@@ -111,7 +111,7 @@ MessageHeader LibfabricChannel::HeaderOf(MessageKind kind) const {
   return header;
 }
 
-Operation* LibfabricChannel::NewOperation(Operation::Kind kind) {
+Operation* LibfabricChannel::NewOperation(Kind kind) {
   Operation* operation = endpoint_->NewOperation(kind);
   if (operation != nullptr) operation->channel = shared_from_this();
   return operation;
@@ -119,7 +119,7 @@ Operation* LibfabricChannel::NewOperation(Operation::Kind kind) {
 
 // Sends a message. If it cannot leave now, Service() tries again.
 LibfabricChannel::Start LibfabricChannel::Send(const MessageHeader& header, std::string_view body) {
-  Operation* operation = NewOperation(Operation::Kind::kMessage);
+  Operation* operation = NewOperation(Kind::kMessage);
   if (operation == nullptr) {
     Attend();
     return Start::kLater;
@@ -160,31 +160,32 @@ bool LibfabricChannel::PostMessage() {
   header.writes = remote_data_ ? transfers_.started() : 0;
   header.wants_confirmation =
       outbox_.WantsConfirmation() || state_.load() != State::kConnected ? 1 : 0;
-  if (Send(header, outbox_.Front()) != Start::kDone) return false;
+  if (Send(header, outbox_.Front()->records) != Start::kDone) return false;
   outbox_.Pop();
   return true;
 }
 
-bool LibfabricChannel::PostPiece(const Piece& piece) {
+bool LibfabricChannel::PostTransfer(bool write) {
+  Operation* operation = NewOperation(write ? Kind::kWrite : Kind::kRead);
+  const Transfers::Waiting& next = write ? *transfers_.FrontWrite() : *transfers_.FrontRead();
+  const uint64_t length = next.length;
+  operation->cookie = next.cookie;
+  operation->sequence = write ? transfers_.started() + 1 : 0;
   Domain& domain = endpoint_->domain();
-  Operation* operation =
-      NewOperation(piece.write ? Operation::Kind::kWrite : Operation::Kind::kRead);
-  operation->transfer = piece.transfer;
-  operation->sequence = piece.write ? transfers_.started() + 1 : 0;
   ssize_t result = 0;
-  if (piece.write) {
+  if (write) {
     const uint32_t data = RemoteData(remote_.number, operation->sequence);
     result =
-        domain.Write(operation, piece.local, piece.length, piece.descriptor, peer_, piece.address,
-                     piece.key, remote_data_ ? &data : nullptr, write_end_ == WriteEnd::kDelivered);
+        domain.Write(operation, next.local, length, next.descriptor, peer_, next.address, next.key,
+                     remote_data_ ? &data : nullptr, write_end_ == WriteEnd::kDelivered);
   } else {
-    result = domain.Read(operation, piece.local, piece.length, piece.descriptor, peer_,
-                         piece.address, piece.key);
+    result =
+        domain.Read(operation, next.local, length, next.descriptor, peer_, next.address, next.key);
   }
-  const uint64_t length = piece.length;
-  const char* what = piece.write ? "a write" : "a read";
-  if (Started(operation, length, result, what) != Start::kDone) return false;
-  if (!piece.write) {
+  if (Started(operation, length, result, write ? "a write" : "a read") != Start::kDone) {
+    return false;
+  }
+  if (!write) {
     transfers_.PopRead();
     return true;
   }
@@ -207,9 +208,9 @@ void LibfabricChannel::WakeForWriteEnd(uint64_t length) {
 // Its end says that earlier operations of both sides have ended, see LingerLocked(), or that the
 // peer is still there, see Probe().
 bool LibfabricChannel::PostMark() {
-  Operation* operation = NewOperation(Operation::Kind::kRead);
   const bool withdrawn = endpoint_->domain().traits().cheap_registration;
-  operation->transfer = state_.load() == State::kLingering && withdrawn ? kMarkOfEnd : kMarkOfLife;
+  const bool last = state_.load() == State::kLingering && withdrawn;
+  Operation* operation = NewOperation(last ? Kind::kLastMark : Kind::kMark);
   const Frame destination = endpoint_->mark_destination();
   const ssize_t result =
       endpoint_->domain().Read(operation, destination.data, kMarkLength, destination.descriptor,

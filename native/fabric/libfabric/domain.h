@@ -32,7 +32,9 @@ struct Frame {
 
 // What this fabric knows of an operation that it has handed to the library.
 struct Operation {
-  enum class Kind : uint8_t { kReceive, kMessage, kWrite, kRead };
+  // kMark: a read of the peer's mark; of kLastMark, the end says that earlier operations have
+  // ended.
+  enum class Kind : uint8_t { kReceive, kMessage, kWrite, kRead, kMark, kLastMark };
 
   // Must be the first member: the library returns its address, and some providers use its bytes.
   fi_context2 context = {};
@@ -40,7 +42,7 @@ struct Operation {
   Frame frame;  // kReceive, kMessage; always the same
   // Null for kReceive, and for the domain's own. Keeps the channel until the operation has ended.
   std::shared_ptr<LibfabricChannel> channel;
-  uint64_t transfer = 0;  // kWrite, kRead: what it is a piece of
+  uint64_t cookie = 0;    // kWrite, kRead: of the user
   uint64_t sequence = 0;  // kWrite: its place among the writes of the channel
 };
 

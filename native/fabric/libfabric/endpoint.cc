@@ -18,7 +18,6 @@ constexpr Nanos kShortestBlindSleep = 20 * kMicrosecond;
 constexpr Nanos kLongestBlindSleep = kMillisecond;
 
 constexpr Nanos kWriteEndDelay = 5 * kMillisecond;
-constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
 constexpr uint32_t kMinFrames = 8;
 
 // Over TCP, a request to read waits for the bytes that the peer reads here: if these are many, the
@@ -49,12 +48,11 @@ Status Endpoint::Init(const Settings& settings, const fi_info& nic,
   const Traits& traits = domain_->traits();
   const Nic read = NicOf(nic, kPciDevices);
   memory_ = std::make_unique<RegisteredMemory>(domain_.get(), traits.cheap_registration);
-  chunk_ = std::min(kLargestChunk, std::max<uint64_t>(traits.largest_transfer, 1));
-  if (settings.verbs.chunk != 0) chunk_ = std::min(chunk_, settings.verbs.chunk);
   frames_ =
       std::max(static_cast<uint32_t>(settings.verbs.ring / Domain::frame_bytes()), kMinFrames);
   pace_ = PaceOf(traits, read.speed);
-  pace_.piece = std::min(pace_.piece, chunk_);
+  pace_.piece = std::min(pace_.piece, std::max<uint64_t>(traits.largest_transfer, 1));
+  if (settings.verbs.chunk != 0) pace_.piece = std::min(pace_.piece, settings.verbs.chunk);
   peer_timeout_ = settings.peer_timeout;
   port_.text = nic.domain_attr->name == nullptr ? "an unnamed interface" : nic.domain_attr->name;
   if (nic.nic != nullptr) port_.name = port_.text;
@@ -112,7 +110,7 @@ Operation* Endpoint::NewOperation(Operation::Kind kind) {
   Operation* operation = free.back();
   free.pop_back();
   operation->kind = kind;
-  operation->transfer = 0;
+  operation->cookie = 0;
   operation->sequence = 0;
   return operation;
 }
@@ -128,7 +126,8 @@ void Endpoint::Return(Operation* operation) {
 void Endpoint::WakeSoon() { sleeper_.WakeAfter(Now(), kWriteEndDelay); }
 
 void Endpoint::OnStarted(Operation::Kind kind, uint64_t length) {
-  auto& bytes = kind == Operation::Kind::kRead ? read_bytes_ : written_bytes_;
+  const bool sent = kind == Operation::Kind::kWrite || kind == Operation::Kind::kMessage;
+  auto& bytes = sent ? written_bytes_ : read_bytes_;
   bytes.fetch_add(length, std::memory_order_relaxed);
   if (domain_->traits().waits) return;
   // Its end, or the answer to it, wakes nobody.

@@ -36,7 +36,6 @@ class Endpoint {
 
   Domain& domain() const { return *domain_; }
   RegisteredMemory& memory() const { return *memory_; }
-  uint64_t chunk() const { return chunk_; }  // most bytes of one operation
   const Pace& pace() const { return pace_; }
   // How many messages a peer may send before any is confirmed.
   uint32_t frames() const { return frames_; }
@@ -76,7 +75,6 @@ class Endpoint {
   PortReport port_;  // without the numbers; without a name if it is no card
   std::atomic<uint64_t> written_bytes_{0};
   std::atomic<uint64_t> read_bytes_{0};
-  uint64_t chunk_ = 0;
   Pace pace_;
   uint32_t frames_ = 0;
   Nanos peer_timeout_ = 0;

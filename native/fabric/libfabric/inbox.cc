@@ -53,35 +53,21 @@ Status Inbox::ReadHeld(Nanos now, const Handle& handle) {
   return OkStatus();
 }
 
-// Most messages hold whole records, which are handled where they lie.
 Status Inbox::Feed(std::string_view bytes, const Handle& handle) {
   while (!bytes.empty()) {
     RecordHeader header;
-    size_t known = partial_.size();
-    if (known < sizeof(header)) {
-      const size_t missing = std::min(sizeof(header) - known, bytes.size());
-      if (known == 0 && bytes.size() >= sizeof(header)) {
-        std::memcpy(&header, bytes.data(), sizeof(header));
-        if (header.length <= longest_ && bytes.size() - sizeof(header) >= header.length) {
-          RDMA_RETURN_IF_ERROR(handle(header.kind, bytes.substr(sizeof(header), header.length)));
-          bytes.remove_prefix(sizeof(header) + header.length);
-          continue;
-        }
-      }
-      partial_.append(bytes.substr(0, missing));
-      bytes.remove_prefix(missing);
-      known = partial_.size();
-      if (known < sizeof(header)) return OkStatus();
+    if (bytes.size() < sizeof(header)) return Status(Code::kDataLoss, "a record that is cut off");
+    std::memcpy(&header, bytes.data(), sizeof(header));
+    bytes.remove_prefix(sizeof(header));
+    if (bytes.size() < header.length) return Status(Code::kDataLoss, "a record that is cut off");
+    std::string_view record = bytes.substr(0, header.length);
+    bytes.remove_prefix(header.length);
+    if (header.kind == RecordKind::kPart) {
+      RDMA_RETURN_IF_ERROR(parts_.Keep(record));
+      continue;
     }
-    std::memcpy(&header, partial_.data(), sizeof(header));
-    if (header.length > longest_) return Status(Code::kDataLoss, "a record that is too long");
-    const size_t whole = sizeof(header) + header.length;
-    const size_t piece = std::min(whole - known, bytes.size());
-    partial_.append(bytes.substr(0, piece));
-    bytes.remove_prefix(piece);
-    if (partial_.size() < whole) return OkStatus();
-    const std::string record = std::exchange(partial_, {});
-    RDMA_RETURN_IF_ERROR(handle(header.kind, std::string_view(record).substr(sizeof(header))));
+    RDMA_RETURN_IF_ERROR(parts_.Complete(record, &record));
+    RDMA_RETURN_IF_ERROR(handle(header.kind, record));
   }
   return OkStatus();
 }

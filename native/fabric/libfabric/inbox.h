@@ -11,6 +11,7 @@
 #include "base/arrivals.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "fabric/host/parts.h"
 #include "fabric/libfabric/wire.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -20,9 +21,8 @@ class Inbox {
  public:
   using Handle = std::function<Status(RecordKind kind, std::string_view record)>;
 
-  // `frames` is how many messages the peer may send before any is confirmed, and `longest` the
-  // length of the longest record, in bytes.
-  Inbox(uint32_t frames, size_t longest) : frames_(frames), longest_(longest) {}
+  // `frames` is how many messages the peer may send before any is confirmed.
+  explicit Inbox(uint32_t frames) : frames_(frames) {}
 
   // Takes a message of the stream, and calls `handle` for each record that is complete now, in
   // order. Returns the first error of `handle`, or DataLoss if the content is not valid; nothing
@@ -48,13 +48,12 @@ class Inbox {
   Status ReadHeld(Nanos now, const Handle& handle);
 
   const uint32_t frames_;
-  const size_t longest_;
   uint64_t read_ = 0;
   uint64_t expected_ = 0;  // all messages up to this one must come
   Arrivals writes_;
   std::map<uint64_t, Held> held_;  // messages that came too early, by sequence
   Nanos waiting_since_ = 0;
-  std::string partial_;  // the beginning of a record
+  host::PartJoiner parts_;  // of a record
 };
 
 }  // namespace rdma_transport::fabric::libfabric

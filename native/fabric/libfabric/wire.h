@@ -1,9 +1,9 @@
 // The wire format of libfabric channels: their addresses, sent through the bootstrap, and messages.
 //
-// Tensors go by one-sided operations, and notifications in messages. Each message is a piece of
-// the channel's stream of records. Nothing is assumed about the order in which a provider delivers
-// messages and writes: a message names its place in the stream, and the writes that must be there
-// before its records are read.
+// Tensors go by one-sided operations, and notifications in messages. Each message holds
+// some records of the channel's stream. Nothing is assumed about the order in which a provider
+// delivers messages and writes: a message names its place in the stream, and the writes that must
+// be there before its records are read.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,8 @@ struct MessageHeader {
   uint16_t wants_confirmation;  // at once
 };
 
-enum class RecordKind : uint32_t { kNotification = 1, kRegion, kWithdraw, kHello, kAccept };
+// kPart: the next part of the record that the first one of another kind ends.
+enum class RecordKind : uint32_t { kNotification = 1, kRegion, kWithdraw, kHello, kAccept, kPart };
 
 struct RecordHeader {
   uint32_t length;

@@ -155,9 +155,28 @@ Status VerbsChannel::Transfer(Work::Kind kind, const RemoteSpan& span, char* loc
     device_->Wake();
     return OkStatus();
   }
-  Transfers::Push(work, span, *region, device_->chunk(), pair_.get(), proof_.get());
+  work.remote = region->address + span.offset;
+  work.rkey = region->rkey;
+  work.length = static_cast<uint32_t>(span.length);
+  PushTransfer(work);
   if (!write) Pump();  // a write is posted together with the notification that follows it
   return OkStatus();
+}
+
+// A read of the last byte may have to follow a write, which then ends with it: it does not pass the
+// write on its way into the peer's memory.
+void VerbsChannel::PushTransfer(Work work) {
+  const bool proven = work.kind == Work::Kind::kWrite && work.length > 0 && proof_ != nullptr;
+  work.last = !proven;
+  pair_->Push(work);
+  if (!proven) return;
+  work.kind = Work::Kind::kRead;
+  work.remote += work.length - 1;
+  work.length = 1;
+  work.last = true;
+  work.local = proof_->address();
+  work.local_end = {proof_->lkey(), proof_->shift()};
+  pair_->Push(work);
 }
 
 // --- Memory ---

@@ -10,12 +10,12 @@
 #include "base/clock.h"
 #include "fabric/fabric.h"
 #include "fabric/greeting.h"
+#include "fabric/host/transfer_base.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/inbox.h"
 #include "fabric/verbs/memory.h"
 #include "fabric/verbs/outbox.h"
 #include "fabric/verbs/queue_pair.h"
-#include "fabric/verbs/transfers.h"
 
 namespace rdma_transport::fabric::verbs {
 
@@ -24,8 +24,6 @@ class ChannelDevice {
  public:
   virtual Adapter& adapter() const = 0;
   virtual RegisteredMemory& memory() const = 0;
-  // Returns the most bytes of one work request.
-  virtual uint64_t chunk() const = 0;
   // Returns how long a channel may be idle before it probes its peer.
   virtual Nanos keepalive() const = 0;
   // Returns the time of the last Poll(). Polling thread only.
@@ -107,6 +105,7 @@ class VerbsChannel final : public Channel {
   void SettlePending();
   void Pump();
   Status Transfer(Work::Kind kind, const RemoteSpan& span, char* local, uint64_t cookie);
+  void PushTransfer(Work work);
   bool IsHeld(Nanos now, Status* reason);
   void NoteDelivered();
   void PartLocked(const Status& reason);
@@ -149,7 +148,7 @@ class VerbsChannel final : public Channel {
   std::shared_ptr<QueuePair> pair_;  // also of a Connect() that outlasts the channel
   bool connecting_ = false;          // by a thread, without the lock
   Outbox outbox_;
-  Transfers transfers_;
+  host::TransferBase<RegionRecord> transfers_;
   // Memory for the reads that show that writes are visible, if that is to be reported.
   std::unique_ptr<host::MemoryRegion> proof_memory_;
   std::unique_ptr<Registration> proof_;

@@ -113,14 +113,14 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
     case RecordKind::kNotification: {
       if (!greeted_) break;
       std::string_view whole;
-      RDMA_RETURN_IF_ERROR(inbox_.Complete(record, &whole));
+      RDMA_RETURN_IF_ERROR(inbox_.parts().Complete(record, &whole));
       // Also deliver while closing: the peer's card has confirmed that the notification arrived.
       if (const auto handler = handler_.lock()) handler->OnNotify(whole.data(), whole.size());
       return OkStatus();
     }
     case RecordKind::kPart:
       if (!greeted_) break;
-      return inbox_.Keep(record);
+      return inbox_.parts().Keep(record);
     case RecordKind::kRegion: {
       if (!greeted_) break;
       std::lock_guard<std::mutex> lock(mu_);
@@ -144,7 +144,7 @@ Status VerbsChannel::HandleRecord(RecordKind kind, std::string_view record) {
 }
 
 bool VerbsChannel::DeliverNews() {
-  std::vector<Transfers::Ended> ended;
+  std::vector<host::TransferEnd> ended;
   uint64_t delivered = 0;
   {
     std::lock_guard<std::mutex> lock(mu_);

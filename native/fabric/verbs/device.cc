@@ -11,7 +11,7 @@
 namespace rdma_transport::fabric::verbs {
 namespace {
 
-constexpr uint64_t kLargestChunk = uint64_t{1} << 30;
+constexpr uint64_t kPage = 4096;
 
 std::string SubnetOf(const Port& port) {
   if (!port.known) return std::string();
@@ -68,12 +68,6 @@ VerbsDevice::~VerbsDevice() {
   channels_.Clear();  // destroys channels without another owner before the adapter
 }
 
-uint64_t VerbsDevice::chunk() const {
-  const uint64_t largest = std::max<uint64_t>(adapter_->port().largest_message, 4096);
-  const uint64_t wished = adapter_->settings().chunk;
-  return std::min({largest, kLargestChunk, wished == 0 ? kLargestChunk : wished});
-}
-
 std::vector<PortReport> VerbsDevice::Ports() const {
   const Adapter::Traffic traffic = adapter_->traffic();
   return {{adapter_->Name(), adapter_->port().Text(), adapter_->active(), traffic.written,
@@ -84,14 +78,21 @@ std::vector<PortReport> VerbsDevice::Ports() const {
 // What is under way takes about 130 us on the wire, which is longer than completions need, and not
 // much longer than a small transfer takes alone. While one piece is on the wire, the next one is
 // posted.
-Pace VerbsDevice::PaceOf(double gigabits_per_second) {
+Pace VerbsDevice::PaceOf(double gigabits_per_second, uint64_t most) {
   constexpr double kSeconds = 130e-6;
   constexpr double kLeast = 64 << 10;
   const double piece = std::max(gigabits_per_second * (1e9 / 8) * kSeconds / 2, kLeast);
   Pace pace;
-  pace.piece = static_cast<uint64_t>(piece) / 4096 * 4096;
+  pace.piece = static_cast<uint64_t>(piece) / kPage * kPage;
   pace.window = pace.reads = 2 * pace.piece;
+  pace.piece = std::min(pace.piece, std::max(most, kPage));
   return pace;
+}
+
+Pace VerbsDevice::pace() const {
+  const uint64_t wished = adapter_->settings().chunk;
+  const uint64_t largest = adapter_->port().largest_message;
+  return PaceOf(adapter_->port().gigabits, wished == 0 ? largest : std::min(wished, largest));
 }
 
 // --- Memory ---

@@ -39,9 +39,9 @@ class VerbsDevice final : public Device, private ChannelDevice {
   std::string Summary() const override { return "verbs by " + adapter_->port().Text(); }
   std::vector<PortReport> Ports() const override;
   bool Active() const override { return adapter_->active(); }
-  Pace pace() const override { return PaceOf(adapter_->port().gigabits); }
-  // Returns that of a port of this rate.
-  static Pace PaceOf(double gigabits_per_second);
+  Pace pace() const override;
+  // Returns that of a port of this rate, in pieces of at most `most` bytes.
+  static Pace PaceOf(double gigabits_per_second, uint64_t most);
   bool Usable() const override { return adapter_->Usable(); }
   Status Reaches(std::string_view channel_address) const override;
   Status Allocate(size_t length, Access access, void* place,
@@ -70,7 +70,6 @@ class VerbsDevice final : public Device, private ChannelDevice {
   // ChannelDevice:
   Adapter& adapter() const override { return *adapter_; }
   RegisteredMemory& memory() const override { return memory_; }
-  uint64_t chunk() const override;
   Nanos keepalive() const override { return keepalive_; }
   Nanos polled_at() const override { return polled_at_; }
   bool asleep() const override { return asleep_.load(); }

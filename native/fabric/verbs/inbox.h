@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "base/status.h"
+#include "fabric/host/parts.h"
 #include "fabric/host/region.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/ring.h"
@@ -32,18 +32,14 @@ class Inbox {
   }
   bool TakeCredit(Immediate* credit) { return reader_.TakeCredit(credit); }
 
-  // Keeps a part of a notification. Returns DataLoss if it becomes longer than any may be.
-  Status Keep(std::string_view part);
-  // Returns the notification that ends with `last`; it is valid until the next call. Returns
-  // DataLoss if it is longer than any may be.
-  Status Complete(std::string_view last, std::string_view* whole);
+  // Of notifications that came in parts.
+  host::PartJoiner& parts() { return parts_; }
 
  private:
   std::unique_ptr<host::MemoryRegion> memory_;
   std::shared_ptr<Registration> registration_;
   RingReader reader_;
-  std::string parts_;
-  std::string whole_;
+  host::PartJoiner parts_;
 };
 
 }  // namespace rdma_transport::fabric::verbs

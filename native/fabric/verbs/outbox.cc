@@ -18,11 +18,7 @@ Status Outbox::Attach(Adapter* adapter, const ChannelAddress& peer) {
 
 Status Outbox::Add(RecordKind kind, const iovec* parts, int count, uint64_t number, bool signaled) {
   const size_t length = TotalLength(parts, count);
-  if (length > kLongestNotification) {
-    return Status(Code::kInvalidArgument,
-                  "a notification of " + std::to_string(length) + " bytes is too long: " +
-                      std::to_string(kLongestNotification) + " is the most");
-  }
+  RDMA_RETURN_IF_ERROR(host::CheckNotification(length));
   const size_t largest = writer_.LargestRecord();
   const bool fits = length <= largest;
   if (fits && waiting_.empty() && Append(kind, parts, count, length, number, signaled)) {

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "fabric/fabric.h"
+#include "fabric/host/parts.h"
 #include "fabric/host/region.h"
 #include "fabric/verbs/adapter.h"
 #include "fabric/verbs/queue_pair.h"
@@ -50,7 +51,7 @@ class Outbox {
   bool WaitsForRoom() const { return !waiting_.empty() || writer_.HasOpenBatch(); }
   bool AllWritten() const { return waiting_.empty() && writer_.AllWritten(); }
   Backlog backlog() const {
-    return {writer_.size(), writer_.Used(), waiting_bytes_, kLongestNotification};
+    return {writer_.size(), writer_.Used(), waiting_bytes_, host::kLongestNotification};
   }
   // Discards the queued records.
   void Drop();

@@ -30,8 +30,6 @@ constexpr uint64_t kMinRing = uint64_t{16} << 10;
 constexpr uint64_t kMaxRing = uint64_t{1} << 20;
 constexpr uint64_t kMaxUnits = 0xffff;
 constexpr uint32_t kMaxBatches = 0x3fff;
-// Longer notifications are refused. Those that exceed a record of the ring travel in parts.
-constexpr size_t kLongestNotification = (size_t{4} << 20) + kMaxStripeHeader;
 
 // The address of a verbs channel.
 struct ChannelAddress {

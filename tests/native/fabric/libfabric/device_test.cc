@@ -140,7 +140,7 @@ TEST_F(LibfabricDeviceTest, TransfersKeepToTheLongestMessage) {
   ASSERT_TRUE(a_.Notify("written").ok());
   ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }));
   EXPECT_EQ(std::memcmp(remote->address() + 7, local->address(), 100'001), 0);
-  EXPECT_EQ(FaultyCounters().writes - before, 6u);
+  EXPECT_GE(FaultyCounters().writes - before, 6u);
 }
 
 TEST_F(LibfabricDeviceTest, AWriteWakesNobodyForItsEndIfThatMayComeLate) {

@@ -16,7 +16,6 @@ namespace rdma_transport::fabric::libfabric {
 namespace {
 
 constexpr uint32_t kFrames = 16;
-constexpr size_t kLongest = 1000;
 
 std::string Record(const std::string& text, RecordKind kind = RecordKind::kNotification) {
   const RecordHeader header = {static_cast<uint32_t>(text.size()), kind};
@@ -43,7 +42,7 @@ class InboxTest : public ::testing::Test {
     records_.push_back(std::to_string(static_cast<uint32_t>(kind)) + std::string(record));
     return verdict_;
   };
-  Inbox inbox_{kFrames, kLongest};
+  Inbox inbox_{kFrames};
 };
 
 using Records = std::vector<std::string>;
@@ -60,19 +59,20 @@ TEST_F(InboxTest, AnyOrderGivesTheSameRecords) {
       uint64_t writes;
     };
     records_.clear();
-    std::string stream;
     Records expected;
-    for (int i = 0; i < 30; ++i) {
-      const std::string text = std::to_string(i) + std::string(random() % 40, '.');
-      stream += Record(text);
-      expected.push_back("1" + text);
-    }
     std::vector<Event> events;
     uint64_t sequence = inbox_.read();
-    const size_t piece = stream.size() / kFrames + 1;
-    for (size_t at = 0; at < stream.size(); at += piece) {
+    for (uint32_t message = 0; message < kFrames; ++message) {
+      std::string records;
+      for (uint64_t i = random() % 4; i > 0; --i) {
+        const std::string text = std::to_string(i) + std::string(random() % 40, '.');
+        const size_t cut = random() % 3 == 0 ? random() % text.size() : 0;  // in two parts
+        if (cut > 0) records += Record(text.substr(0, cut), RecordKind::kPart);
+        records += Record(text.substr(cut));
+        expected.push_back("1" + text);
+      }
       for (uint64_t i = random() % 10; i > 0; --i) events.push_back({true, ++writes, "", 0});
-      events.push_back({false, ++sequence, stream.substr(at, piece), writes});
+      events.push_back({false, ++sequence, records, writes});
     }
     std::shuffle(events.begin(), events.end(), random);
     for (const Event& event : events) {
@@ -120,18 +120,26 @@ TEST_F(InboxTest, WritesAtImpossiblePlacesAreRefused) {
   EXPECT_TRUE(TakeWrite(3 + kMaxUnconfirmedWrites).ok());
 }
 
-TEST_F(InboxTest, ARecordThatIsTooLongIsRefused) {
-  ASSERT_TRUE(Take(1, Record(std::string(kLongest, 'x'))).ok());
-  RecordHeader header = {kLongest + 1, RecordKind::kNotification};
-  const std::string bytes(reinterpret_cast<const char*>(&header), sizeof(header));
-  Inbox other(kFrames, kLongest);
-  EXPECT_EQ(Take(2, bytes).code(), Code::kDataLoss);
-  // Also if its header comes in pieces.
-  MessageHeader message = {};
-  message.sequence = 1;
-  ASSERT_TRUE(other.Take(message, bytes.substr(0, 3), 1, handle_).ok());
-  message.sequence = 2;
-  EXPECT_EQ(other.Take(message, bytes.substr(3), 1, handle_).code(), Code::kDataLoss);
+TEST_F(InboxTest, RecordsAreWholeInTheirMessage) {
+  const std::string record = Record("whole");
+  for (const size_t length : {size_t{1}, sizeof(RecordHeader) - 1, record.size() - 1}) {
+    Inbox other(kFrames);
+    MessageHeader message = {};
+    message.sequence = 1;
+    const Status taken = other.Take(message, record + record.substr(0, length), 1, handle_);
+    EXPECT_EQ(taken.code(), Code::kDataLoss) << length;
+  }
+  EXPECT_EQ(records_, Records(3, "1whole"));
+}
+
+TEST_F(InboxTest, ARecordThatDoesNotEndIsRefused) {
+  const std::string part =
+      Record(std::string(host::kLongestNotification / 4, 'x'), RecordKind::kPart);
+  for (uint64_t sequence = 1; sequence <= 4; ++sequence) {
+    ASSERT_TRUE(Take(sequence, part).ok());
+  }
+  EXPECT_EQ(Take(5, Record("xxxx")).code(), Code::kDataLoss);
+  EXPECT_EQ(records_, Records());
 }
 
 }  // namespace

@@ -140,19 +140,24 @@ TEST_P(LibfabricOrderTest, MoreWritesAtOnceThanRemoteDataCanTellApart) {
   const uint64_t count = tcp ? 34'000 : 17'000;
   if (!tcp) SetFaulty("delay_us=50");
   Settings settings = DefaultSettings();
-  settings.verbs.chunk = 64;
   ConnectedPair(settings);
   const auto remote = Shared(b_, 2);
   const auto local = Allocate(a_, 2);
   for (size_t i = 0; i < count * 64; ++i) local->address()[i] = static_cast<char>(i / 63);
-  ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, count * 64}, 1).ok());
+  const auto write = [count](const auto& from, const Region& source, const Region& destination) {
+    for (size_t at = 0; at < count * 64; at += 64) {
+      const RemoteSpan span = {destination.key(), at, 64};
+      ASSERT_TRUE(from.channel->Write(source.address() + at, span, kNobodyWaits).ok());
+    }
+  };
+  write(a_, *local, *remote);
   ASSERT_TRUE(a_.Notify("written").ok());
   ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() == 1; }, 60 * kSecond));
   EXPECT_EQ(std::memcmp(remote->address(), local->address(), count * 64), 0);
   // In both directions, and nobody confirms for the sake of messages.
   const auto back = Shared(a_, 2);
-  ASSERT_TRUE(b_.channel->Write(remote->address(), {back->key(), 0, count * 64}, 2).ok());
-  ASSERT_TRUE(a_.channel->Write(local->address(), {remote->key(), 0, count * 64}, 2).ok());
+  write(b_, *remote, *back);
+  write(a_, *local, *remote);
   ASSERT_TRUE(b_.Notify("back").ok());
   ASSERT_TRUE(a_.Notify("again").ok());
   ASSERT_TRUE(PollUntil(

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
+#include "fabric/host/parts.h"
 #include "fabric/libfabric/domain.h"
 
 namespace rdma_transport::fabric::libfabric {
@@ -27,17 +29,30 @@ class OutboxTest : public ::testing::Test {
     return added;
   }
   void Post() {
-    while (!outbox_.Front().empty()) outbox_.Pop();
+    while (outbox_.Front() != nullptr) outbox_.Pop();
   }
 
   Outbox outbox_;
   uint64_t number_ = 0;
 };
 
-TEST_F(OutboxTest, ARecordLongerThanThePeerTakesIsRefused) {
-  const size_t longest = kFrames / 2 * kRoom - sizeof(RecordHeader);
-  EXPECT_EQ(Add(std::string(longest + 1, 'x')).code(), Code::kInvalidArgument);
-  EXPECT_TRUE(Add(std::string(longest, 'x')).ok());
+TEST_F(OutboxTest, ARecordThatIsTooLongIsRefused) {
+  EXPECT_EQ(Add(std::string(host::kLongestNotification + 1, 'x')).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(Add(std::string(host::kLongestNotification, 'x')).ok());
+}
+
+TEST_F(OutboxTest, MessagesAreFilledAndNoLongerThanAFrame) {
+  for (const size_t length : {kRoom - 100, size_t{60}, size_t{60}, 3 * kRoom, size_t{0}}) {
+    ASSERT_TRUE(Add(std::string(length, 'x')).ok());
+  }
+  std::vector<size_t> messages;
+  outbox_.Close();
+  for (; outbox_.Front() != nullptr; outbox_.Pop()) {
+    messages.push_back(outbox_.Front()->records.size());
+    EXPECT_LE(messages.back(), kRoom);
+  }
+  EXPECT_EQ(messages.size(), 6u)
+      << "one, one that is too short for the next, and four of the long one";
 }
 
 TEST_F(OutboxTest, AConfirmationOfWhatWasNotSentIsRefused) {

@@ -242,8 +242,9 @@ TEST_F(VerbsFlowTest, WhatIsTooLongIsRefusedAtOnceBehindALargeWrite) {
   const auto local = Allocate(a_, 8);
   const RemoteSpan span = {remote->key(), 0, local->length()};
   ASSERT_TRUE(a_.channel->Write(local->address(), span, 1).ok());
-  EXPECT_EQ(a_.Notify(std::string(kLongestNotification + 1, '.')).code(), Code::kInvalidArgument);
-  EXPECT_TRUE(a_.Notify(std::string(kLongestNotification - kMaxStripeHeader, '.')).ok());
+  EXPECT_EQ(a_.Notify(std::string(host::kLongestNotification + 1, '.')).code(),
+            Code::kInvalidArgument);
+  EXPECT_TRUE(a_.Notify(std::string(host::kLongestNotification - kMaxStripeHeader, '.')).ok());
   ExpectToTalk();
   EXPECT_FALSE(a_.handler->closed);
 }

@@ -326,7 +326,7 @@ TEST_F(Hostile, ANotificationThatDoesNotEnd) {
   ConnectBare();
   Greet();
   const std::string part = Record(RecordKind::kPart, std::string(kSmallRing / 4, 'p'));
-  for (uint64_t sent = 0; sent <= kLongestNotification && !b_.handler->closed;
+  for (uint64_t sent = 0; sent <= host::kLongestNotification && !b_.handler->closed;
        sent += kSmallRing / 4) {
     Write(part, 0, Immediate{false, true, Units(part), 0}.Encode());
     for (int i = 0; i < 2; ++i) end_->Receive();  // for credits
@@ -348,7 +348,7 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
   constexpr uint64_t kEach = 200;
   uint64_t key = 0;
   uint64_t at = kUnit;
-  while (!b_.handler->closed && key < 2 * Transfers::kMaxRegions) {
+  while (!b_.handler->closed && key < 2 * host::kMaxRegions) {
     std::string batch;
     for (uint64_t i = 0; i < kEach; ++i) {
       const RegionRecord region = {++key, 4096, 0, 1, 0};
@@ -366,7 +366,7 @@ TEST_F(Hostile, MoreRegionsThanAnyArenaHas) {
     for (int i = 0; i < 2; ++i) end_->Receive();  // for credits, unless enough are left
     ASSERT_TRUE(PollUntil([&] { return b_.handler->notes.size() > before || b_.handler->closed; }));
   }
-  EXPECT_LE(key, Transfers::kMaxRegions + kEach);
+  EXPECT_LE(key, host::kMaxRegions + kEach);
   ExpectHas(b_.handler->reason, "memory regions");
 }
 
