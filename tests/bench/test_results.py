@@ -190,7 +190,7 @@ FOLDER = Path(bench.__file__).parent
 # Of a program, and without options.
 CHILDREN = {
     "session_task",
-    *("support.task", "support.collective_task", "support.data_service", "support.fitting"),
+    *("support.task", "support.collective_task", "support.data_service"),
     *("support.data_parallel_rank", "fabric"),
     *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank"),
 }
