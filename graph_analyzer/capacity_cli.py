@@ -8,7 +8,7 @@ import typer
 
 from graph_analyzer.capacity import QUEUE_PAIRS_PER_PEER, SLOTS_PER_EDGE
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.options import Batch, Cluster, DefaultDevice, Tags, read_plan
+from graph_analyzer.options import Batch, Cluster, DefaultDevice, Tags, read_plan, refuse
 from graph_analyzer.plan import Plan
 from graph_analyzer.records import VERSION
 from graph_analyzer.simulation import SCHEMES, STEPS, Behavior
@@ -16,9 +16,11 @@ from rdma_transport.command_line import AsJson, print_json
 from rdma_transport.units import parse_bandwidth, parse_seconds, parse_size
 
 BANDWIDTH = "100Gbit"
+_SIMULATED = ("sigma", "scheme", "latency", "message_time", "apply", "steps", "seed")
 
 
 def capacity(
+    context: typer.Context,
     graph: Annotated[
         Path | None,
         typer.Argument(metavar="GRAPH", help="Read a graph or the .json of a plan, or use --size."),
@@ -107,9 +109,19 @@ def capacity(
     if graph is not None:
         model = read_plan(graph, cluster, None, None, default_device, tags)
     else:
+        refuse(
+            "is for the analysis of a graph, and --size replaces that: omit the option, or give a "
+            "graph",
+            cluster=cluster,
+            default_device=default_device,
+            tags=tags,
+        )
         model = parse_size(size or "")
         if model == 0:
             raise AnalysisError(f"--size {size}: give a size greater than 0")
+    if compute is None and not measured:
+        given = {each: _given(context, each) for each in _SIMULATED}
+        refuse("is for simulated steps: omit it, or add --compute", **given)
     if measured:
         if bandwidth is not None or compute is not None:
             raise AnalysisError("--measured replaces --bandwidth and --compute: omit them")
@@ -147,6 +159,12 @@ def capacity(
     console.print(Fitted(capacity_table(found)))
     if behavior is not None:
         console.print(Fitted(simulation_table(found, simulated, behavior)))
+
+
+def _given(context: typer.Context, name: str) -> Any:
+    """Return the value of an option; None if it is the default."""
+    source = context.get_parameter_source(name)
+    return None if source is None or source.name == "DEFAULT" else context.params[name]
 
 
 def _numbers(text: str, option: str) -> list[int]:
