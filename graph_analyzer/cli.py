@@ -111,16 +111,17 @@ def plan(
 def _show_step(
     graph: Path, tags: str | None, ranks: int | None, steps: int | None, as_json: bool, rows: int
 ) -> None:
-    from graph_analyzer.reductions import reductions
+    from graph_analyzer.reductions import operations_in, reductions_of
     from rdma_transport.collectives.ranks import find_ranks
 
     loaded = load(graph)
-    found = reductions(loaded, ranks=ranks, tags=tags_of(tags))
+    operations = operations_in(loaded, tags_of(tags))
+    found = reductions_of(operations, ranks)
     overlap = None
     if steps is not None:
         from graph_analyzer.overlap import measure
 
-        overlap = measure(loaded, steps)
+        overlap = measure(loaded, operations, steps)
     if find_ranks().rank > 0:
         return
     if as_json:

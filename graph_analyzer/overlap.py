@@ -15,7 +15,6 @@ from typing import Any
 from graph_analyzer.apart import isolate
 from graph_analyzer.backward import Found
 from graph_analyzer.errors import AnalysisError
-from graph_analyzer.reductions import operations_in
 from graph_analyzer.sources import only_concrete
 from rdma_transport.exchange import hidden_share
 
@@ -43,8 +42,10 @@ class Overlap:
         return asdict(self) | {"hidden": self.hidden}
 
 
-def measure(graph: Any, steps: int) -> Overlap:
-    """Measure `steps` steps of a function. All ranks must call it, after they have traced it alike.
+def measure(graph: Any, operations: Sequence[Found], steps: int) -> Overlap:
+    """Measure `steps` steps of a function, whose `operations` exchange something.
+
+    All ranks must call it, after they have traced it alike.
 
     Inputs are zeros. Variables get their values back afterwards; what else the step changes, such
     as the place in a dataset, stays changed.
@@ -68,7 +69,7 @@ def measure(graph: Any, steps: int) -> Overlap:
             kinds = (
                 _replayed(function, lambda _: None),
                 _replayed(function, lambda graph_def: isolate(graph_def, own.number, world.size)),
-                _exchange(operations_in(function), world.size),
+                _exchange(operations, world.size),
             )
             return Overlap(steps, *_medians(kinds, steps))
     except (tf.errors.OpError, ValueError, AssertionError) as error:

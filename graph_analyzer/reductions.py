@@ -8,7 +8,7 @@ number of ranks.
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from graphlib import CycleError
 from typing import Any
@@ -110,11 +110,13 @@ def reductions(
 
     Raises ``AnalysisError`` for invalid input, and if no operation exchanges anything.
     """
+    return reductions_of(operations_in(graph, tags), ranks)
+
+
+def reductions_of(found: Sequence[Found], ranks: int | None = None) -> Reductions:
+    """Return what ``reductions()`` does, of the operations of a graph."""
     if ranks is not None and not 1 <= ranks <= MAX_TASKS:
         raise AnalysisError(f"ranks: {ranks} is not between 1 and {MAX_TASKS}")
-    if is_model(graph):
-        graph = training_step(graph, {})
-    found = operations_in(graph, tags)
     if not found:
         raise AnalysisError(f"a graph needs a cluster: add --cluster ps=1,worker=2; {_NONE}")
     traced_by = max(each.exchange.ranks for each in found)
@@ -127,6 +129,8 @@ def reductions(
 
 def operations_in(graph: Any, tags: Collection[str] | None = None) -> list[Found]:
     """Return the operations of a graph that exchange something; raise ``AnalysisError``."""
+    if is_model(graph):
+        graph = training_step(graph, {})
     data = graph_def_bytes(graph, tags)
     if not _MARKS.search(data):
         return []

@@ -67,7 +67,7 @@ def test_the_share_that_is_hidden(step: float, apart: float, hidden: float) -> N
 
 def test_a_process_alone_measures_nothing() -> None:
     with pytest.raises(AnalysisError, match="--steps measures ranks"):
-        measure(tf.function(lambda: tf.zeros([])), 3)
+        measure(tf.function(lambda: tf.zeros([])), [], 3)
 
 
 def test_the_command_measures_steps(tmp_path: Path) -> None:
