@@ -87,7 +87,7 @@ class Reduction:
         results = list(gradients)
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             return results
-        results = describe_gradients(results, variables)
+        describe_gradients(results, variables)
         shared: dict[int, Any] = {}  # those that are reduced
         for index, gradient in enumerate(results):
             if gradient is None:

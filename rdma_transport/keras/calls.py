@@ -114,7 +114,8 @@ class Call:
             note(f"{self.label}: each rank draws other random numbers, for its slice")
         for kind in dict.fromkeys(each.dtype for each in averaged):
             chosen = [each for each in averaged if each.dtype == kind]
-            own = describe_gradients([tf.convert_to_tensor(each) for each in chosen], chosen)
+            own = [tf.convert_to_tensor(each) for each in chosen]
+            describe_gradients(own, chosen)
             values = rt.grouped_all_reduce(own, "average")
             for variable, value in zip(chosen, values, strict=True):
                 variable.assign(value)

@@ -23,7 +23,7 @@ class Note:
     """What is known of a tensor. Each part may be missing."""
 
     what: str = ""
-    """The variable whose gradient it is."""
+    """The variable whose gradient it is, or several: a and b."""
     scheme: str = ""
     why: str = ""
     size: int | None = None
@@ -40,22 +40,13 @@ def describe(tensor: Any, like: Any = None, **changes: Any) -> Any:
     return tensor
 
 
-def describe_gradients(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Note of gradients whose they are; return them.
-
-    A tensor that is the gradient of several variables becomes one for each: it is sent as often.
-    """
-    results = list(gradients)
-    if tf.executing_eagerly():
-        return results
-    seen: set[int] = set()
-    for place, variable in zip(range(len(results)), variables, strict=False):
-        if id(results[place]) in seen and isinstance(results[place], tf.Tensor):
-            results[place] = tf.identity(results[place])
-        seen.add(id(results[place]))
+def describe_gradients(gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Note of gradients whose they are."""
+    names: dict[int, list[str]] = {}
+    for gradient, variable in zip(gradients, variables, strict=False):
         name = getattr(variable, "path", None) or getattr(variable, "name", "")
-        describe(results[place], what=str(name).partition(":")[0])
-    return results
+        names.setdefault(id(gradient), []).append(str(name).partition(":")[0])
+        describe(gradient, what=" and ".join(names[id(gradient)]))
 
 
 def note_of(tensor: Any) -> Note:

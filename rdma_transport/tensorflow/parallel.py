@@ -255,7 +255,7 @@ def _call(
                 own = [cut.drop(each) for each in _filled(of_all[: len(sources)], sources)]
                 found = gather_rows(own, cut, group)
                 of_used, digest = of_all[len(sources) :], sketch(of_rows, group)
-                of_used = describe_gradients(of_used, used)
+                describe_gradients(of_used, used)
                 known.looks_up = known.looks_up or any(map(_is_slices, of_used))
                 *whole, table = sum_gradients(
                     of_used, [digest], group=group, origins=origins.of(of_used)

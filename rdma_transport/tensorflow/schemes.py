@@ -27,30 +27,34 @@ class Scheme:
     ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
         """Return what is to be reduced of gradients, and what makes reduced gradients of that.
 
-        None stays None, and is also there for what `factors` have reduced already, if they may.
+        None stays None, and is also there for what `factors` have reduced already, if they may, and
+        for a tensor that is there twice.
         """
+        first = _first_places(gradients)
+        given = [each if first[i] == i else None for i, each in enumerate(gradients)]
         products: dict[int, Any] = {}
         if self.name == "dense":
-            for each in gradients:
+            for each in given:
                 describe(each, why=AS_SET)
         if factors and self.name in ("auto", "factors"):
-            products = reduce_products(gradients, op, group, always=self.name == "factors")
+            products = reduce_products(given, op, group, always=self.name == "factors")
         half = _HALVES.get(self.name)
         halved = {
             place
-            for place, each in enumerate(gradients)
+            for place, each in enumerate(given)
             if half is not None and each is not None and each.dtype == tf.float32
         }
         sent = [
             self._halved(each) if place in halved else None if place in products else each
-            for place, each in enumerate(gradients)
+            for place, each in enumerate(given)
         ]
 
         def finish(reduced: Sequence[Any]) -> list[Any]:
-            return [
+            found = [
                 _cast(each, tf.float32) if place in halved else products.get(place, each)
                 for place, each in enumerate(reduced)
             ]
+            return [found[place] for place in first]
 
         return sent, finish
 
@@ -73,6 +77,17 @@ def chosen(name: str) -> Scheme:
             "times, and could not agree on it. Use RDMA_TRANSPORT_GRADIENTS=dense, bf16 or fp16"
         )
     return Scheme("dense" if name == "auto" and is_elastic() else name)
+
+
+def _first_places(gradients: Sequence[Any]) -> list[int]:
+    """Return for each gradient the first place of the same tensor: variables may share it.
+
+    In eager code each has its own: a program may decide that by values, which differ on ranks.
+    """
+    if tf.executing_eagerly():
+        return list(range(len(gradients)))
+    places: dict[int, int] = {}
+    return [places.setdefault(id(each), place) for place, each in enumerate(gradients)]
 
 
 def _cast(tensor: Any, dtype: Any) -> Any:

@@ -21,15 +21,16 @@ DENSE, FACTORS = hvd.Compression.dense, hvd.Compression.factors
 
 
 def gradients_of(function, x):
-    """Of both matrices, of a matrix that is transposed, and of a bias."""
-    variables = [tf.Variable(each) for each in [*weights, weights[1], np.zeros(600, np.float32)]]
+    """Of both matrices, of a matrix that is transposed, and of two biases that share theirs."""
+    biases = [np.zeros(600, np.float32)] * 2
+    variables = [tf.Variable(each) for each in [*weights, weights[1], *biases]]
 
     @tf.function(input_signature=[tf.TensorSpec([None, INNER])])
     def step(x):
         with tf.GradientTape() as tape:
             hidden = tf.nn.relu(x @ variables[0])
             shaped = tf.reshape(variables[1], [LARGE, 2, 300])  # as Keras's EinsumDense has it
-            out = hidden @ tf.reshape(shaped, [LARGE, 600]) + variables[3]
+            out = hidden @ tf.reshape(shaped, [LARGE, 600]) + (variables[3] + variables[4])
             back = tf.matmul(out, variables[2], transpose_b=True)
             loss = tf.reduce_sum(back**2) + tf.reduce_sum(out)
         return function(tape).gradient(loss, variables)
