@@ -264,22 +264,23 @@ def data_parallel(
         ),
     ] = "all",
     batch: Annotated[
-        int | None,
+        str,
         typer.Option(
-            help="Set the examples per rank, for all models.", min=1, show_default="each model's"
+            help="Set the examples per rank, for all models; or several, separated by commas.",
+            show_default="each model's",
         ),
-    ] = None,
+    ] = "",
     rounds: Annotated[int, typer.Option(help="Run this many turns of each.", min=1)] = 3,
 ) -> Measure:
     """Measure data-parallel steps, beside other libraries.
 
     Prints for each library the step, and the communication that it does not hide: what a step takes
     longer than that of the same ranks without reductions. Trains the models of `train`, fit
-    (keras-fit), and many or large gradients (variables, dense-64, dense-4096). Takes about ten
-    minutes if all libraries are installed.
+    (keras-fit), and many or large gradients (variables, dense-64, dense-4096, and two layers of
+    dense-1024-2, dense-4096-2). Takes about ten minutes if all libraries are installed.
     """
     from .data_parallel import BESIDE, SCHEMES, parse_layout
-    from .data_parallel_cases import CASES, FIT
+    from .data_parallel_cases import CASES, FIT, cases_of
     from .data_parallel_result import data_parallel as measure
 
     known = [*CASES, FIT]
@@ -294,7 +295,11 @@ def data_parallel(
         layouts = [parse_layout(each.strip()) for each in ranks.split(",")]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--ranks") from None
-    return lambda where: measure(where, layouts, names, beside, batch, rounds)
+    batches = [each.strip() for each in batch.split(",") if batch]
+    if not all(each.isdecimal() and int(each) > 0 for each in batches):
+        raise typer.BadParameter(f"'{batch}' is no number, or several: 8,32", param_hint="--batch")
+    cases = cases_of(names, [int(each) for each in batches])
+    return lambda where: measure(where, layouts, cases, beside, rounds)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from typing import Any
 import rdma_transport
 from rdma_transport.exchange import hidden_share
 
-from .data_parallel_cases import batch_of
+from .data_parallel_cases import Case
 from .support import python
 from .support.child import Child
 from .support.exit import NotAvailableError
@@ -235,23 +235,21 @@ class Samples:
         return hidden_share(*map(statistics.median, (self.reduced, self.alone, self.exchange)))
 
 
-Found = dict[tuple[str, str], Samples]  # by case and system
+Found = dict[tuple[str, str], Samples]  # by the name of a case, and system
 
 
 def measure(
     layout: Layout,
     share: int,
     systems: Sequence[str],
-    cases: Sequence[str],
-    batch: int | None,
+    cases: Sequence[Case],
     rounds: int,
     say: Callable[[float, str], None],
     environment: Mapping[str, str],
 ) -> tuple[Found, dict[str, str], dict[str, str]]:
     """Return the samples of a layout, why systems were skipped, and what failed.
 
-    `share` is as of share_of(). `batch` has the examples of a rank and step; None if each case
-    decides.
+    `share` is as of share_of().
     """
     found: Found = defaultdict(Samples)
     skipped = {each: why for each in systems if (why := why_not(each, layout))}
@@ -282,19 +280,20 @@ def measure(
             if ask(system, None, "start") is None:
                 teams.pop(system, None)
         for index, case in enumerate(cases):
-            say(0.2 + 0.8 * index / len(cases), f"{layout.name}: {case}")
+            name = case.name
+            say(0.2 + 0.8 * index / len(cases), f"{layout.name}: {name}")
             ready: dict[str, int] = {}
             for system in list(teams):
-                request = {"case": case, "batch": batch_of(case, batch)}
-                if ask(system, request, case) is None:
+                request = {"case": case.model, "batch": case.batch}
+                if ask(system, request, name) is None:
                     continue
-                if (answer := ask(system, {"steps": LEAST}, case)) is None:
+                if (answer := ask(system, {"steps": LEAST}, name)) is None:
                     continue
                 step = (answer["reduced"][-1] + answer["alone"][-1]) / 1e3
                 ready[system] = max(LEAST, min(MOST, round(TURN_SECONDS / step)))
             for system in list(ready) * rounds:
-                if system in teams and (answer := ask(system, {"steps": ready[system]}, case)):
-                    found[case, system].add(answer)
+                if system in teams and (answer := ask(system, {"steps": ready[system]}, name)):
+                    found[name, system].add(answer)
     return dict(found), skipped, failed
 
 

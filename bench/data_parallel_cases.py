@@ -1,8 +1,10 @@
-"""What `bench.data_parallel` trains: the six models, three cases of many or large gradients, `fit`.
+"""What `bench.data_parallel` trains: the six models, cases of many or large gradients, `fit`.
 
 Importing this does not import TensorFlow.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +26,8 @@ def _dense(width: int, layers: int) -> Model:
         return cross_entropy(linear(x, get, f"dense{layers - 1}", width), labels)
 
     mib = layers * (width + 1) * width * 4 / 2**20
-    return Model(f"dense-{width}", (width,), width, None, loss, 2 * layers, round(mib, 2))
+    name = f"dense-{width}-{layers}"
+    return Model(name, (width,), width, None, loss, 2 * layers, round(mib, 2))
 
 
 def _squares(features: Any, labels: Any, get: Variables) -> Any:
@@ -38,20 +41,41 @@ def _squares(features: Any, labels: Any, get: Variables) -> Any:
 CASES: dict[str, Model] = MODELS | {
     "dense-4096": _dense(4096, 4),
     "dense-64": _dense(64, 100),
+    "dense-1024-2": _dense(1024, 2),
+    "dense-4096-2": _dense(4096, 2),
     "variables": Model("variables", (FLOATS,), 2, None, _squares, VARIABLES, 1.17),
 }
-BATCHES = {"dense-4096": 32, "dense-64": 32, "variables": 1, "fcn5": 32, FIT: 32}
-BATCH = 2  # of the others
+BATCHES = {"fcn5": 32, "variables": 1, FIT: 32}  # per rank
+DENSE_BATCH, BATCH = 32, 2  # of Dense layers, and of the others
 
 
-def batch_of(case: str, given: int | None = None) -> int:
-    """Return the examples per rank and step: those given, or the case's own."""
-    return given or BATCHES.get(case, BATCH)
+@dataclass(frozen=True)
+class Case:
+    """What is trained."""
+
+    name: str
+    """Of a row: the model, and the batch if there are others."""
+    model: str
+    batch: int
+    """The examples of a rank and step."""
 
 
-def bytes_of(case: str) -> int:
+def cases_of(models: Sequence[str], batches: Sequence[int] = ()) -> list[Case]:
+    """Return each model with each batch; without batches, with its own."""
+    return [
+        Case(f"{model}, batch {batch}" if len(batches) > 1 else model, model, batch)
+        for model in models
+        for batch in batches or [_batch_of(model)]
+    ]
+
+
+def _batch_of(model: str) -> int:
+    return BATCHES.get(model, DENSE_BATCH if model.startswith("dense") else BATCH)
+
+
+def bytes_of(model: str) -> int:
     """Return the bytes of the variables."""
-    if case != FIT:
-        return round(CASES[case].mib * 2**20)
+    if model != FIT:
+        return round(CASES[model].mib * 2**20)
     widths = [FIT_INPUTS, *[FIT_WIDTH] * FIT_LAYERS, FIT_CLASSES]
     return 4 * sum((a + 1) * b for a, b in pairwise(widths))

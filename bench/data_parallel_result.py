@@ -16,7 +16,7 @@ from .data_parallel import (
     measure,
     share_of,
 )
-from .data_parallel_cases import FIT, batch_of, bytes_of
+from .data_parallel_cases import FIT, Case, bytes_of
 from .report import Result, Row, times_of
 from .support.exit import NotAvailableError
 from .where import Where
@@ -40,27 +40,25 @@ FIT_NOTE = (
 def data_parallel(
     where: Where,
     layouts: Sequence[Layout],
-    cases: Sequence[str],
+    cases: Sequence[Case],
     beside: Sequence[str],
-    batch: int | None,
     rounds: int,
 ) -> Result:
     """Rows for each layout, case and system; those of one rank are of a process alone."""
-    options = {"cases": list(cases), "beside": list(beside), "batch": batch, "rounds": rounds}
+    names = [case.name for case in cases]
+    options = {"cases": names, "beside": list(beside), "rounds": rounds}
     result = Result("data-parallel", "data-parallel training step", options, "p50", against=OURS)
     share = share_of(layouts)
     for index, layout in enumerate(layouts):
         bar = where.bar.section(index, len(layouts))
         systems = [ALONE] if layout.ranks == 1 else [OURS, *beside]
         try:
-            measured = measure(
-                layout, share, systems, cases, batch, rounds, bar.at, where.environment
-            )
+            measured = measure(layout, share, systems, cases, rounds, bar.at, where.environment)
         except NotAvailableError as error:
             result.notes.append(f"{layout.name} was skipped: {error}.")
             continue
         found, skipped, failed = measured
-        result.rows += rows_of(layout, cases, systems, found, batch)
+        result.rows += rows_of(layout, cases, systems, found)
         for what, why in skipped.items():
             system, _, of_case = what.partition(", ")
             called = (BESIDE | SCHEMES).get(system, system)
@@ -80,33 +78,29 @@ def data_parallel(
     result.notes += [SENT_NOTE] if any(layout.hosts > 1 for layout in layouts) else []
     result.notes += [RATIO] if any(row.ratio is not None for row in result.rows) else []
     result.notes += [ALONE_NOTE] if any(layout.ranks == 1 for layout in layouts) else []
-    result.notes += [FIT_NOTE] if FIT in cases else []
+    result.notes += [FIT_NOTE] if any(case.model == FIT for case in cases) else []
     return result
 
 
 def rows_of(
-    layout: Layout,
-    cases: Sequence[str],
-    systems: Sequence[str],
-    found: Found,
-    batch: int | None = None,
+    layout: Layout, cases: Sequence[Case], systems: Sequence[str], found: Found
 ) -> list[Row]:
-    """Return the rows of a layout; `batch` as for measure()."""
+    """Return the rows of a layout."""
     rows = []
     for case in cases:
-        ours = found.get((case, OURS))
-        for system in (each for each in systems if (case, each) in found):
-            samples = found[case, system]
+        ours = found.get((case.name, OURS))
+        for system in (each for each in systems if (case.name, each) in found):
+            samples = found[case.name, system]
             step = statistics.median(samples.reduced)
-            examples = layout.ranks * batch_of(case, batch)
+            examples = layout.ranks * case.batch
             ratio = None
             if ours is not None and system != OURS and ours.unhidden > 0 < samples.unhidden:
                 ratio = samples.unhidden / ours.unhidden
             rows.append(
                 Row(
                     test=f"{layout.name}, oversubscribed" if layout.oversubscribed else layout.name,
-                    name=case,
-                    bytes=bytes_of(case),
+                    name=case.name,
+                    bytes=bytes_of(case.model),
                     protocol=system,
                     iterations=len(samples.reduced),
                     times=times_of([1e3 * each for each in samples.reduced]),

@@ -70,6 +70,8 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "gru": lambda: Recurrent(nn.GRUCell),
     "dense-4096": lambda: _dense(*[4096] * 5),
     "dense-64": lambda: _dense(*[64] * 101),
+    "dense-1024-2": lambda: _dense(*[1024] * 3),
+    "dense-4096-2": lambda: _dense(*[4096] * 3),
     "variables": Variables,
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from bench import data_parallel, data_parallel_result
 from bench.data_parallel import ALONE, BESIDE, OURS, Layout, Samples, parse_layout
-from bench.data_parallel_cases import CASES, FIT, bytes_of
+from bench.data_parallel_cases import CASES, FIT, Case, bytes_of, cases_of
 from bench.models.training import declared
 from bench.report import schema
 from tests.support.deadlines import patient
@@ -40,12 +40,22 @@ def test_sizes_of_cases(name: str) -> None:
     assert bytes_of(name) == pytest.approx(nbytes, abs=0.01 * 2**20)
 
 
+def test_cases() -> None:
+    assert cases_of(["fcn5", "dense-64"], [8]) == [
+        Case("fcn5", "fcn5", 8),
+        Case("dense-64", "dense-64", 8),
+    ]
+    assert [each.batch for each in cases_of(["fcn5", "dense-64", "lstm"])] == [32, 32, 2]
+    assert [each.name for each in cases_of(["gru"], [1, 2])] == ["gru, batch 1", "gru, batch 2"]
+
+
 def test_rows() -> None:
     found = {
         ("fcn5", OURS): Samples([30.0, 20.0, 21.0], [11.0, 10.0, 16.0], [0.0], [39.0, 40.0]),
         ("fcn5", "ddp"): Samples([51.0], [11.0], [1000.0]),
     }
-    ours, ddp = data_parallel_result.rows_of(Layout("2", 2), ["fcn5"], [OURS, "ddp"], found)
+    cases = cases_of(["fcn5"])
+    ours, ddp = data_parallel_result.rows_of(Layout("2", 2), cases, [OURS, "ddp"], found)
     assert ours.more["unhidden"] == pytest.approx(10e3)
     assert ours.more["hidden"] == "75%"  # 10 of 39.5 ms are not
     assert ours.ratio is None
@@ -53,7 +63,7 @@ def test_rows() -> None:
     assert ddp.more == {"unhidden": 40e3, "1/s apart": pytest.approx(2 * 32 / 0.011)}
     assert ddp.ratio == pytest.approx(4)
     assert ddp.per_second == pytest.approx(2 * 32 / 0.051)
-    _, apart = data_parallel_result.rows_of(Layout("2x1", 2, 2), ["fcn5"], [OURS, "ddp"], found)
+    _, apart = data_parallel_result.rows_of(Layout("2x1", 2, 2), cases, [OURS, "ddp"], found)
     assert apart.more["bytes sent"] == 1000
 
 
@@ -92,7 +102,7 @@ def test_a_library_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_parallel, "why_not", lambda system, layout: "")
     monkeypatch.setattr(data_parallel.python, "module", lambda name: ["-c", "raise SystemExit(1)"])
     found, skipped, failed = data_parallel.measure(
-        Layout("2", 2), 1, ["ddp"], ["variables"], None, 1, lambda part, what: None, {}
+        Layout("2", 2), 1, ["ddp"], cases_of(["variables"]), 1, lambda part, what: None, {}
     )
     assert (found, skipped) == ({}, {})
     assert "ended" in failed["ddp, start"]
