@@ -82,6 +82,11 @@ def test_large_tensors(group: Members) -> None:
     group.run(members.large, 16 << 20)
 
 
+@pytest.mark.parametrize("traced", [True, False])
+def test_gradients_are_not_copied_for_other_ranks(group: Members, traced: bool) -> None:
+    group.run(members.gradients_in_place, traced, 8)
+
+
 @pytest.mark.parametrize("group", [3], indirect=True)
 @pytest.mark.timeout(patient(300))
 def test_thousands_of_steps_that_are_late_at_random(group: Members) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -421,13 +422,50 @@ def groups() -> None:
 def large(count: int) -> None:
     """Large tensors lie in memory that the other ranks map."""
     rank, size = rt.world().rank, rt.world().size
-    address = tf.fill([count], 1.0).numpy().__array_interface__["data"][0]
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        first, last = (int(each, 16) for each in line.split()[0].split("-"))
-        if first <= address < last:
-            assert "memfd:" in line
     x = tf.fill([count], rank + 1.0)
+    assert lies_in(shared_memory(), x)
     assert (rt.all_reduce(x).numpy() == size * (size + 1) / 2).all()
+
+
+def shared_memory() -> list[str]:
+    """The mappings of such memory of this process."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in lines if "rw-s" in line and "memfd:rdma_transport_arena" in line]
+
+
+def lies_in(lines: list[str], tensor: Any) -> bool:
+    array = np.asarray(memoryview(tensor))  # no copy
+    address = array.__array_interface__["data"][0]
+    ranges = [[int(each, 16) for each in line.split()[0].split("-")] for line in lines]
+    return any(first <= address < last for first, last in ranges)
+
+
+def gradients_in_place(traced: bool, steps: int) -> None:
+    """Large gradients, and their sums, lie where other ranks read, or write, them from the start.
+
+    Else they would be copied. From the fourth step on, no memory is registered.
+    """
+    widths = (256, 512, 1024)
+    weights = [tf.Variable(tf.ones(each)) for each in pairwise(widths)]
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            for each in weights:
+                x = tf.nn.relu(x @ each)
+            loss = tf.reduce_mean(x)
+        gradients = tape.gradient(loss, weights)
+        return [*gradients, *(rt.all_reduce(each) for each in gradients)]
+
+    take = tf.function(step) if traced else step
+    before: list[str] = []
+    for number in range(steps):
+        found = take(tf.fill([8, widths[0]], 1.0 + number))
+        mapped = shared_memory()
+        assert all(lies_in(mapped, each) for each in found)
+        assert number <= 3 or mapped == before
+        before = mapped
+        for weight, each in zip(weights, found[len(weights) :], strict=True):
+            weight.assign_sub(1e-3 * each)
 
 
 def late_steps(steps: int) -> None:
