@@ -48,7 +48,7 @@ BESIDE = {
     "ddp": "PyTorch's DistributedDataParallel over gloo",
 }
 OURS, ALONE = "rdma", "alone"
-# Values of the setting GRADIENTS, over rdma; OURS is with the setting as it is.
+# Values of the setting GRADIENTS, in the processes of OURS, which has the setting as it is.
 SCHEMES = {"dense": "dense gradients", "factors": "gradients as factors"}
 POLLING = ("horovod-gloo", "horovod-mpi")
 ROUNDS = 3
@@ -136,7 +136,7 @@ def why_not(system: str, layout: Layout) -> str:
         return "tf-keras is not installed"
     if system == "ddp" and find_spec("torch") is None:
         return "PyTorch is not installed"
-    if system in (OURS, *SCHEMES) and not _FACE.exists():
+    if system == OURS and not _FACE.exists():
         return "this installation has no horovod interface"
     return ""
 
@@ -155,7 +155,7 @@ def start(
         "TORCHELASTIC_RUN_ID": secrets.token_hex(8),
         "PYTHONPATH": os.pathsep.join([str(python.TOP), os.environ.get("PYTHONPATH", "")]),
     }
-    if system in (OURS, *SCHEMES):
+    if system == OURS:
         shared["PYTHONPATH"] = os.pathsep.join([str(_FACE), shared["PYTHONPATH"]])
     words = [*python.module("support.data_parallel_rank"), system]
     if system == "horovod-mpi":
@@ -215,12 +215,13 @@ class Samples:
     sent: list[float] = field(default_factory=list)
     exchange: list[float] = field(default_factory=list)
 
-    def add(self, answer: Mapping[str, Any]) -> None:
-        """Add a turn's."""
-        self.reduced += answer["reduced"]
-        self.alone += answer["alone"]
-        self.exchange += answer.get("exchange", [])
-        self.sent.append(answer["sent"])
+    def add(self, answer: Mapping[str, Any], kind: str) -> None:
+        """Add a turn's; `kind` is that of the steps that reduce."""
+        times = answer["times"]
+        self.reduced += times[kind]
+        self.alone += times["alone"]
+        self.exchange += times.get("exchange", [])
+        self.sent.append(answer["sent"][kind])
 
     @property
     def unhidden(self) -> float:
@@ -252,6 +253,8 @@ def measure(
     `share` is as of share_of().
     """
     found: Found = defaultdict(Samples)
+    schemes = [each for each in systems if each in SCHEMES]
+    systems = [each for each in systems if each not in SCHEMES]
     skipped = {each: why for each in systems if (why := why_not(each, layout))}
     failed: dict[str, str] = {}
     with ExitStack() as stack:
@@ -284,16 +287,22 @@ def measure(
             say(0.2 + 0.8 * index / len(cases), f"{layout.name}: {name}")
             ready: dict[str, int] = {}
             for system in list(teams):
-                request = {"case": case.model, "batch": case.batch}
+                own = {OURS: schemes}.get(system, [])
+                request = {"case": case.model, "batch": case.batch, "schemes": own}
                 if ask(system, request, name) is None:
                     continue
                 if (answer := ask(system, {"steps": LEAST}, name)) is None:
                     continue
-                step = (answer["reduced"][-1] + answer["alone"][-1]) / 1e3
+                step = (answer["times"]["reduced"][-1] + answer["times"]["alone"][-1]) / 1e3
                 ready[system] = max(LEAST, min(MOST, round(TURN_SECONDS / step)))
             for system in list(ready) * rounds:
-                if system in teams and (answer := ask(system, {"steps": ready[system]}, name)):
-                    found[name, system].add(answer)
+                if system not in teams:
+                    continue
+                if (answer := ask(system, {"steps": ready[system]}, name)) is None:
+                    continue
+                found[name, system].add(answer, "reduced")
+                for scheme in schemes if system == OURS else []:
+                    found[name, scheme].add(answer, scheme)
     return dict(found), skipped, failed
 
 

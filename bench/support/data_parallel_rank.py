@@ -3,15 +3,17 @@
 usage: python -m bench.support.data_parallel_rank SYSTEM
 
 Prints {"pids": of all ranks it speaks for} when it has started, or {"skip": why}. Reads a line of
-JSON per request. {"case": name, "batch": of a rank} makes what it trains. {"steps": n} takes n
-steps, as many that reduce nothing and as many that do nothing else, and is answered with the
-milliseconds of each, "reduced", "alone" and "exchange", and "sent": the bytes that a rank sent per
-step of the first kind. Standard output is for answers alone.
+JSON per request. {"case": name, "batch": of a rank, "schemes": values of GRADIENTS} makes what it
+trains. {"steps": n} takes n steps of each kind: "reduced", the same with each scheme, "alone",
+which reduces nothing, and "exchange", which does nothing else. It is answered with the "times" of
+each, in milliseconds, and the bytes that a rank "sent" per step. Standard output is for answers
+alone.
 
 Under mpirun rank 0 alone reads, and tells the others.
 """
 
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -20,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -49,17 +51,17 @@ class Horovod(Alone):
             raise RuntimeError(f"size() is {hvd.size()} of {os.environ['WORLD_SIZE']} ranks")
         self.told = system == "horovod-mpi"  # by rank 0
         self.pids = hvd.allgather_object(os.getpid()) if self.told else [os.getpid()]
-        self.compression = getattr(hvd.Compression, system, hvd.Compression.none)
 
-    def reduced(self, tape: Any, loss: Any, variables: list[Any]) -> Any:
-        made = self.hvd.DistributedGradientTape(tape, compression=self.compression)
+    def reduced(self, tape: Any, loss: Any, variables: list[Any], scheme: str = "none") -> Any:
+        compression = getattr(self.hvd.Compression, scheme)
+        made = self.hvd.DistributedGradientTape(tape, compression=compression)
         return made.gradient(loss, variables)
 
-    def optimizer(self, keras: Any) -> Any:
+    def optimizer(self, keras: Any, scheme: str = "none") -> Any:
         import horovod.tensorflow.keras as hvd
 
         optimizer = keras.optimizers.SGD(RATE)
-        return hvd.DistributedOptimizer(optimizer, compression=self.compression)
+        return hvd.DistributedOptimizer(optimizer, compression=getattr(hvd.Compression, scheme))
 
     def keras(self) -> Any:
         if not self.system.startswith("horovod"):
@@ -113,7 +115,7 @@ class Strategy(Alone):
         scope: AbstractContextManager[Any] = self.strategy.scope()
         return scope
 
-    def reduced(self, tape: Any, loss: Any, variables: list[Any]) -> Any:
+    def reduced(self, tape: Any, loss: Any, variables: list[Any], scheme: str = "none") -> Any:
         import tensorflow as tf
 
         context = tf.distribute.get_replica_context()
@@ -152,7 +154,7 @@ class Unchanged(Alone):
         set_distribution(DataParallel() if reduces else None)
 
 
-def trained(system: Alone, case: str, one: int) -> Kinds:
+def trained(system: Alone, case: str, one: int, schemes: Sequence[str]) -> Kinds:
     """Return the steps of a model."""
     import tensorflow as tf
 
@@ -183,9 +185,14 @@ def trained(system: Alone, case: str, one: int) -> Kinds:
             tf.raw_ops.ResourceApplyGradientDescent(var=weight.handle, alpha=RATE, delta=gradient)
         return loss
 
-    @tf.function
-    def reduced() -> Any:
-        return system.replicated(lambda: step(system.reduced, batch, system.forward(losses)))
+    def reduced(scheme: str) -> Steps:
+        gradients = functools.partial(system.reduced, scheme=scheme)
+
+        @tf.function
+        def take() -> Any:
+            return system.replicated(lambda: step(gradients, batch, system.forward(losses)))
+
+        return timed(take)
 
     @tf.function
     def alone() -> Any:
@@ -204,11 +211,12 @@ def trained(system: Alone, case: str, one: int) -> Kinds:
     def exchange() -> Any:
         return system.replicated(exchanged)
 
-    kinds = {"reduced": timed(reduced), "alone": timed(alone)}
+    kinds = {"reduced": reduced("none"), "alone": timed(alone)}
+    kinds |= {scheme: reduced(scheme) for scheme in schemes}
     return kinds | ({"exchange": timed(exchange)} if system.exchanges else {})
 
 
-def fitted(system: Alone, one: int) -> Kinds:
+def fitted(system: Alone, one: int, schemes: Sequence[str]) -> Kinds:
     """Return the steps of `fit`."""
     import tensorflow as tf
 
@@ -250,8 +258,10 @@ def fitted(system: Alone, one: int) -> Kinds:
     y = tf.cast(tf.abs(x[:, 0]) * 3, tf.int32) % FIT_CLASSES
     keras.utils.set_random_seed(7)
     with system.scope():
-        reduced = steps_of(system.optimizer(keras), system.batch(one), True)
-    return {"reduced": reduced, "alone": steps_of(keras.optimizers.SGD(RATE), one, False)}
+        kinds = {"reduced": steps_of(system.optimizer(keras), system.batch(one), True)}
+    for scheme in schemes:
+        kinds[scheme] = steps_of(system.optimizer(keras, scheme), one, True)
+    return kinds | {"alone": steps_of(keras.optimizers.SGD(RATE), one, False)}
 
 
 def sent() -> int:
@@ -260,7 +270,7 @@ def sent() -> int:
         return sum(int(line.split(":")[1].split()[8]) for line in file.readlines()[2:])
 
 
-def made(name: str) -> tuple[Any, Callable[[str, int], Kinds]]:
+def made(name: str) -> tuple[Any, Callable[[str, int, Sequence[str]], Kinds]]:
     """Start a system; return it, and what makes the steps of a case."""
     from ..data_parallel_cases import FIT
 
@@ -268,7 +278,7 @@ def made(name: str) -> tuple[Any, Callable[[str, int], Kinds]]:
         from .data_parallel_torch import DistributedDataParallel
 
         ddp = DistributedDataParallel()
-        return ddp, ddp.trained
+        return ddp, lambda case, one, _: ddp.trained(case, one)
     if name.startswith("strategy"):
         system: Alone = Strategy()
     elif name == "alone":
@@ -277,26 +287,25 @@ def made(name: str) -> tuple[Any, Callable[[str, int], Kinds]]:
         system = Unchanged()
     else:
         system = Horovod(name)
-    return system, lambda case, one: (
-        fitted(system, one) if case == FIT else trained(system, case, one)
+    return system, lambda case, one, schemes: (
+        fitted(system, one, schemes) if case == FIT else trained(system, case, one, schemes)
     )
 
 
 def answer(request: dict[str, Any], kinds: Kinds) -> dict[str, Any]:
     """Take steps, all kinds in turns."""
-    found: dict[str, Any] = {kind: [] for kind in kinds}
-    bytes_sent = 0
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    bytes_sent = dict.fromkeys(kinds, 0.0)
     left = request["steps"]
+    senders = left * int(os.environ["LOCAL_WORLD_SIZE"])
     while left > 0:
         count = min(left, BLOCK)
-        before = sent()
-        found["reduced"] += kinds["reduced"](count)
-        bytes_sent += sent() - before
-        for kind in sorted(kinds.keys() - {"reduced"}):  # as the other ranks
-            found[kind] += kinds[kind](count)
+        for kind in sorted(kinds):  # as the other ranks
+            before = sent()
+            times[kind] += kinds[kind](count)
+            bytes_sent[kind] += (sent() - before) / senders
         left -= count
-    senders = request["steps"] * int(os.environ["LOCAL_WORLD_SIZE"])
-    return found | {"sent": bytes_sent / senders}
+    return {"times": times, "sent": bytes_sent}
 
 
 def main(name: str) -> None:
@@ -324,7 +333,7 @@ def main(name: str) -> None:
             if "case" in request:
                 steps = None
                 gc.collect()
-                steps = make(request["case"], request["batch"])
+                steps = make(request["case"], request["batch"], request["schemes"])
                 say({})
             else:
                 assert steps is not None

@@ -25,8 +25,8 @@ class Alone:
         """Where variables are made."""
         return nullcontext()
 
-    def reduced(self, tape: Any, loss: Any, variables: list[Any]) -> Any:
-        """Return the gradients, averaged over all ranks."""
+    def reduced(self, tape: Any, loss: Any, variables: list[Any], scheme: str = "none") -> Any:
+        """Return the gradients, averaged over all ranks; `scheme`: how ours sends them."""
         return tape.gradient(loss, variables)
 
     def batch(self, batch: int) -> int:
@@ -41,7 +41,7 @@ class Alone:
         """Call a step as the system wants it."""
         return step()
 
-    def optimizer(self, keras: Any) -> Any:
+    def optimizer(self, keras: Any, scheme: str = "none") -> Any:
         """Return what `fit` uses."""
         return keras.optimizers.SGD(RATE)
 
