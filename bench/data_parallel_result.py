@@ -45,8 +45,12 @@ def data_parallel(
     rounds: int,
 ) -> Result:
     """Rows for each layout, case and system; those of one rank are of a process alone."""
-    names = [case.name for case in cases]
-    options = {"cases": names, "beside": list(beside), "rounds": rounds}
+    options = {
+        "cases": [case.model for case in cases],
+        "batch": [case.batch for case in cases],
+        "beside": list(beside),
+        "rounds": rounds,
+    }
     result = Result("data-parallel", "data-parallel training step", options, "p50", against=OURS)
     share = share_of(layouts)
     for index, layout in enumerate(layouts):

@@ -154,6 +154,11 @@ class Unchanged(Alone):
         set_distribution(DataParallel() if reduces else None)
 
 
+def reducing(schemes: Sequence[str]) -> dict[str, str]:
+    """Return the kinds of steps that reduce, and the compression of each."""
+    return {"reduced": "none"} | {each: each for each in schemes}
+
+
 def trained(system: Alone, case: str, one: int, schemes: Sequence[str]) -> Kinds:
     """Return the steps of a model."""
     import tensorflow as tf
@@ -211,8 +216,8 @@ def trained(system: Alone, case: str, one: int, schemes: Sequence[str]) -> Kinds
     def exchange() -> Any:
         return system.replicated(exchanged)
 
-    kinds = {"reduced": reduced("none"), "alone": timed(alone)}
-    kinds |= {scheme: reduced(scheme) for scheme in schemes}
+    kinds = {kind: reduced(scheme) for kind, scheme in reducing(schemes).items()}
+    kinds["alone"] = timed(alone)
     return kinds | ({"exchange": timed(exchange)} if system.exchanges else {})
 
 
@@ -258,9 +263,10 @@ def fitted(system: Alone, one: int, schemes: Sequence[str]) -> Kinds:
     y = tf.cast(tf.abs(x[:, 0]) * 3, tf.int32) % FIT_CLASSES
     keras.utils.set_random_seed(7)
     with system.scope():
-        kinds = {"reduced": steps_of(system.optimizer(keras), system.batch(one), True)}
-    for scheme in schemes:
-        kinds[scheme] = steps_of(system.optimizer(keras, scheme), one, True)
+        kinds = {
+            kind: steps_of(system.optimizer(keras, scheme), system.batch(one), True)
+            for kind, scheme in reducing(schemes).items()
+        }
     return kinds | {"alone": steps_of(keras.optimizers.SGD(RATE), one, False)}
 
 
