@@ -27,6 +27,7 @@ NATIVE = (
     ("fabric/",),
     ("memory/",),
     ("collectives/",),
+    ("embeddings/",),
     ("protocol/",),
     ("rpc/",),
     ("analyzer/",),

@@ -9,6 +9,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr, weak_ptr
@@ -52,27 +53,7 @@ class MessageTruncatedError(FabricValueError):
     """A message is longer than the array that was to receive it; it is lost."""
 
 
-# What a signal handler raised, by thread.
-cdef dict raised = {}
-
-
-cdef cbool interrupted() noexcept with gil:
-    try:
-        PyErr_CheckSignals()
-    except BaseException as error:
-        raised[threading.get_ident()] = error
-        return True
-    return False
-
-
-cdef int check(Status status, str context="") except -1:
-    if status.ok():
-        return 0
-    if status.code() == Code.kCancelled:
-        error = raised.pop(threading.get_ident(), None)
-        if error is not None:
-            raise error
-    raise error_of(<int>status.code(), context + status.message().decode(errors="replace"))
+include "waiting.pxi"
 
 
 cdef int check_ours(int owner) except -1:
@@ -81,15 +62,6 @@ cdef int check_ours(int owner) except -1:
             "the communicator belongs to the process that forked this one; connect one here"
         )
     return 0
-
-
-cdef Patience patience_of(timeout) except *:
-    cdef Patience patience
-    patience.interrupted = interrupted
-    patience.deadline = INT64_MAX
-    if timeout is not None:
-        patience.deadline = deadline_in(timeout)
-    return patience
 
 
 cdef class RawDevice:
@@ -312,6 +284,13 @@ cdef class RawNamed:
             calls.reset()
 
 
+cdef void end_capsule(object capsule) noexcept:
+    cdef shared_ptr[CallQueue]* queue = <shared_ptr[CallQueue]*>PyCapsule_GetPointer(
+        capsule, b"rdma_transport.CallQueue"
+    )
+    del queue
+
+
 @cython.no_gc  # which would empty `pending` before __dealloc__ has ended the use of its arrays
 cdef class RawGroup:
     """One member's end of a group: first addresses(), connect() and finish(), then the others."""
@@ -386,6 +365,12 @@ cdef class RawGroup:
         made.calls.reset(new NamedCalls(queue.get().TakeGroup(), options))
         NamedCalls.Publish(number, made.calls)
         return made
+
+    def capsule(self) -> object:
+        """Return the group for another module, which must keep this object, too."""
+        return PyCapsule_New(
+            new shared_ptr[CallQueue](self.opened()), b"rdma_transport.CallQueue", end_capsule
+        )
 
     cdef shared_ptr[CallQueue] opened(self) except *:
         if not self.queue:

@@ -248,6 +248,30 @@ Status Mesh::Map(int peer, const fabric::RemoteSpan& span, const Patience& patie
   return OkStatus();
 }
 
+Status Mesh::ShareWithRemote(uint64_t key) {
+  Status first = OkStatus();
+  for (int peer = 0; peer < size_; ++peer) {
+    if (!Remote(peer)) continue;
+    const Status status = peers_[peer]->channel()->Share(key);
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+Status Mesh::Read(int peer, const fabric::RemoteSpan& source, char* destination,
+                  const std::shared_ptr<RemoteReads>& reads) const {
+  return peers_[peer]->Read(source, destination, reads);
+}
+
+Status Mesh::WaitRead(const RemoteReads& reads, const Patience& patience) const {
+  std::unique_lock<std::mutex> lock(state_->mu);
+  const auto done = [&] { return reads.under_way == 0; };
+  const auto check = [this] { state_->CheckAlive(kAny); };
+  RDMA_RETURN_IF_ERROR(
+      state_->WaitPolling(&lock, patience, done, check, "memory of a rank was not read"));
+  return reads.status;
+}
+
 Status Mesh::Drain(bool (*interrupted)()) const {
   for (const auto& peer : peers_) {
     if (peer != nullptr) peer->Leave();

@@ -13,6 +13,7 @@
 #include "collectives/board.h"
 #include "collectives/letter.h"
 #include "collectives/progress.h"
+#include "collectives/remote_reads.h"
 #include "collectives/replica.h"
 #include "fabric/fabric.h"
 
@@ -86,6 +87,17 @@ class Mesh {
   // the span lies outside of it.
   Status Map(int peer, const fabric::RemoteSpan& span, const Patience& patience,
              fabric::MappedSpan* mapped) const;
+
+  // Lets remote members Read() a region of the device, until it ends. Returns the first error.
+  Status ShareWithRemote(uint64_t key);
+  // Starts to read memory that a remote member has shared with these: no processor there takes
+  // part, unless the fabric has no card. `destination` lies in a region of the device that `reads`
+  // owns. An error of the read itself ends up there: InvalidArgument, if the member has not shared
+  // the span, or its share has not arrived here.
+  Status Read(int peer, const fabric::RemoteSpan& source, char* destination,
+              const std::shared_ptr<RemoteReads>& reads) const;
+  // Waits until all have ended, and returns their first error, or that of the wait.
+  Status WaitRead(const RemoteReads& reads, const Patience& patience) const;
 
   // Starts to send a message. Sets `request` if it still uses the bytes, null otherwise. `waits`:
   // the caller waits for it, so it uses them only while the receiver has not received

@@ -43,6 +43,7 @@ void MeshPeer::OnConnected() {
 }
 
 void MeshPeer::OnTransfer(uint64_t cookie, const Status& status) {
+  if (EndRemoteRead(cookie, status)) return;
   if (!status.ok()) return channel_->Close(status);
   if (!Replica::Owns(cookie)) return EndRead(cookie);
   if (!replica_.OnTransfer(cookie)) return;
@@ -210,13 +211,18 @@ void MeshPeer::KeepSource() {
   for (size_t part = 0; part < kParts; ++part) writes |= replica_.Writes(part);
   std::shared_ptr<const void> arrays;
   bool reads = false;
+  std::vector<std::shared_ptr<const void>> targets;
   {
     std::lock_guard<std::mutex> lock(state_->mu);
     arrays = state_->arrays;
     reads = !reads_.empty();
+    for (const auto& [cookie, each] : remote_reads_) {
+      if (targets.empty() || targets.back() != each->target) targets.push_back(each->target);
+    }
   }
   if (writes) channel_->Keep(OwnerRef::Holding(std::pair(state_->own, arrays)));
   if (reads) channel_->Keep(OwnerRef::Holding(state_->pool));
+  if (!targets.empty()) channel_->Keep(OwnerRef::Holding(std::move(targets)));
 }
 
 void MeshPeer::Lose(const Status& status) {
@@ -230,6 +236,7 @@ void MeshPeer::Lose(const Status& status) {
                     "rank " + std::to_string(name) + " is gone: " + status.message());
     EndSends(reason);
     EndLetters(reason);
+    EndRemoteReads(reason);
     state_->EndReceives();
   }
   std::lock_guard<std::mutex> lock(state_->hook_mu);

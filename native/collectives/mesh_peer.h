@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "collectives/mesh_seal.h"
 #include "collectives/mesh_state.h"
 #include "collectives/note.h"
+#include "collectives/remote_reads.h"
 #include "collectives/replica.h"
 #include "fabric/fabric.h"
 
@@ -76,6 +78,9 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   Status Announce(const Announcement& announcement, const Patience& patience);
   // Waits until the writes to a remote member from this part have ended.
   Status WaitWritten(size_t part, const Patience& patience);
+  // See Mesh::Read().
+  Status Read(const fabric::RemoteSpan& source, char* destination,
+              const std::shared_ptr<RemoteReads>& reads);
   void CheckAlive() override;
   // Keeps what this member writes from until that has ended, after the channel has closed.
   void KeepSource();
@@ -128,6 +133,9 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   void StartReads();
   void EndRead(uint64_t cookie);
   void EndLetters(const Status& status);
+  // Returns whether it was a read of Read().
+  bool EndRemoteRead(uint64_t cookie, const Status& status);
+  void EndRemoteReads(const Status& status);
 
   // Sends (mesh_peer_send.cc).
   struct Claim {
@@ -186,6 +194,8 @@ class MeshPeer final : public fabric::ChannelHandler, public Watched {
   uint64_t last_read_ = 0;
   std::map<uint64_t, Reading> reads_;  // by cookie
   std::deque<Reading> to_read_;
+
+  std::unordered_map<uint64_t, std::shared_ptr<RemoteReads>> remote_reads_;  // by cookie
 };
 
 }  // namespace rdma_transport::collectives

@@ -192,6 +192,43 @@ void MeshPeer::EndRead(uint64_t cookie) {
   StartReads();
 }
 
+Status MeshPeer::Read(const fabric::RemoteSpan& source, char* destination,
+                      const std::shared_ptr<RemoteReads>& reads) {
+  uint64_t cookie = 0;
+  {
+    std::lock_guard<std::mutex> lock(state_->mu);
+    if (!lost().ok()) return lost();
+    cookie = ++last_read_;
+    remote_reads_[cookie] = reads;
+    ++reads->under_way;
+  }
+  const Status status = channel_->Read(source, destination, cookie);
+  if (!status.ok()) EndRemoteRead(cookie, status);
+  return OkStatus();
+}
+
+bool MeshPeer::EndRemoteRead(uint64_t cookie, const Status& status) {
+  std::shared_ptr<RemoteReads> reads;  // its target may go, after the lock
+  std::lock_guard<std::mutex> lock(state_->mu);
+  const auto found = remote_reads_.find(cookie);
+  if (found == remote_reads_.end()) return false;
+  reads = std::move(found->second);
+  remote_reads_.erase(found);
+  if (reads->status.ok()) reads->status = status;
+  if (--reads->under_way == 0) state_->changed.notify_all();
+  return true;
+}
+
+// Requires the lock.
+void MeshPeer::EndRemoteReads(const Status& status) {
+  for (const auto& [cookie, reads] : remote_reads_) {
+    if (reads->status.ok()) reads->status = status;
+    --reads->under_way;
+  }
+  remote_reads_.clear();
+  state_->changed.notify_all();
+}
+
 // A sender waits only if the receiver is far behind, so it need not know each message.
 void MeshPeer::Consumed(uint64_t bytes) {
   Note note;

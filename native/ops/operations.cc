@@ -137,5 +137,52 @@ REGISTER_OP("RdmaTransportPlace")
     })
     .Doc("Returns this rank and their number, which change from one connection to the next.");
 
+// `table` is the number of Table::Find().
+#define RDMA_TRANSPORT_TABLE \
+  Attr("table: int").Attr("T: {float32, float64}").SetIsStateful().SetIsDistributedCommunication()
+
+REGISTER_OP("RdmaTransportEmbeddingLookup")
+    .Input("ids: Tids")
+    .Input("anchor: float32")
+    .Output("rows: T")
+    .Attr("Tids: {int32, int64, uint64}")
+    .Attr("dim: int >= 1")
+    .Attr("table_name: string")
+    .RDMA_TRANSPORT_TABLE
+    .SetShapeFn([](InferenceContext* context) {
+      int64_t dim = 0;
+      TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+      ShapeHandle shape;
+      TF_RETURN_IF_ERROR(context->Concatenate(context->input(0), context->Vector(dim), &shape));
+      context->set_output(0, shape);
+      return absl::OkStatus();
+    })
+    .Doc("Reads rows of a table. Gradients of the rows reach it on the way to that of `anchor`.");
+
+REGISTER_OP("RdmaTransportEmbeddingSum")
+    .Input("ids: Tids")
+    .Input("gradients: T")
+    .Output("rows: int64")
+    .Output("sums: T")
+    .Output("splits: int32")
+    .Attr("Tids: {int32, int64, uint64}")
+    .Attr("dim: int >= 1")
+    .RDMA_TRANSPORT_TABLE
+    .SetShapeFn([](InferenceContext* context) {
+      int64_t dim = 0;
+      TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+      context->set_output(0, context->Vector(InferenceContext::kUnknownDim));
+      context->set_output(1, context->Matrix(InferenceContext::kUnknownDim, dim));
+      context->set_output(2, context->Vector(InferenceContext::kUnknownDim));
+      return absl::OkStatus();
+    })
+    .Doc("Sums gradients by row. The rows of each owner follow each other; `splits`: how many.");
+
+REGISTER_OP("RdmaTransportEmbeddingApply")
+    .Input("rows: int64")
+    .Input("gradients: T")
+    .RDMA_TRANSPORT_TABLE.SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc("Updates rows of this rank by the gradients that all ranks have sent.");
+
 }  // namespace
 }  // namespace rdma_transport

@@ -169,12 +169,7 @@ def call(
     if tf.executing_eagerly():
         # Not a new name for each call: TensorFlow keeps a kernel for each set of attributes.
         return make(**arguments, group=chosen.number, tensor_name=name or kind)
-    graph = graphs.get_default_graph()
-    if control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise NotImplementedError(
-            f"XLA cannot compile {kind}() of rdma_transport: set jit_compile=False in "
-            "tf.function() or in the model's compile()"
-        )
+    refuse_xla(kind)
     node = re.sub(r"[^A-Za-z0-9_.\-/]", "_", name or kind).lstrip("_-/") or kind
     made = make(**arguments, group=chosen.number, name=node)
     if kind != "barrier":
@@ -184,6 +179,15 @@ def call(
         of_all = notes or [note_of(each) for each in given]
         store(tf.nest.flatten(made)[0].op, of_all, len(given), chosen.size, _SCHEMES[kind])
     return made
+
+
+def refuse_xla(kind: str) -> None:
+    """Raise ``NotImplementedError`` in a graph that XLA compiles."""
+    if control_flow_util.GraphOrParentsInXlaContext(graphs.get_default_graph()):
+        raise NotImplementedError(
+            f"XLA cannot compile {kind}() of rdma_transport: set jit_compile=False in "
+            "tf.function() or in the model's compile()"
+        )
 
 
 def place_in(group: Group) -> tuple[Any, Any]:
