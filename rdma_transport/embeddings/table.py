@@ -149,7 +149,8 @@ class Table:
         """A variable of TensorFlow through which gradients find the table; see there."""
         import tensorflow
 
-        return tensorflow.Variable(0.0, name=f"{self.name}_anchor")
+        with tensorflow.init_scope():
+            return tensorflow.Variable(0.0, name="embedding_anchor")
 
     def to_numpy(self) -> Any:
         """Return all rows, an array of shape ``(rows, dim)``."""

@@ -21,6 +21,8 @@ EXAMPLES = (
     "tests/plugin/test_ownership.py::test_no_use_of_a_received_tensor_writes_into_it[a middle]",
     "tests/plugin/test_zero_copy.py::test_a_front_end_learns_the_same_without_a_copy[functions]",
     "tests/plugin/test_zero_copy.py::test_functions_are_static_from_their_first_step[functions-5]",
+    "tests/rdma_transport/test_embedding_operations.py::test_ranks_train_as_one_process_does[shm-adagrad-tape]",
+    "tests/rdma_transport/test_embeddings.py::test_an_owner_that_is_killed_is_named[looks_up_forever-shm]",
     "tests/rdma_transport/test_run_horovod.py::test_a_rank_without_init_fails_the_job",
     "tests/rdma_transport/test_run_horovod.py::test_mpi4py_beside_another_communicator",
 )
@@ -65,6 +67,9 @@ NAMES = (
     "tests/rdma_transport/test_doctor_cluster.py::test_tasks_that_have_not_started_yet",
     "tests/rdma_transport/test_doctor_libfabric.py",
     "tests/rdma_transport/test_doctor_peer.py",
+    "tests/rdma_transport/test_embedding_operations.py",
+    "tests/rdma_transport/test_embeddings.py::test_an_owner_that_is_killed_is_named",
+    "tests/rdma_transport/test_embeddings.py::test_another_number_of_owners_restores_it[sgd]",
     "tests/rdma_transport/test_qualify.py::test_a_host_that_leaves_is_named",
     "tests/rdma_transport/test_qualify.py::test_four_hosts",
     "tests/rdma_transport/test_qualify.py::test_the_table_names_each_claim",
