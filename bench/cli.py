@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 from rdma_transport.command_line import make_app, run
 
-from .options import alone, beside_grpc, here, performed
+from .options import alone, beside_grpc, both, here, performed
 from .support.options import FABRIC_SIZES, MOST, Iterations, Most, Repeat, Rounds, Sizes, choose
 from .where import Measure
 
@@ -300,6 +300,29 @@ def data_parallel(
         raise typer.BadParameter(f"'{batch}' is no number, or several: 8,32", param_hint="--batch")
     cases = cases_of(names, [int(each) for each in batches])
     return lambda where: measure(where, layouts, cases, beside, rounds)
+
+
+@app.command("embeddings")
+@performed(both)
+def of_embeddings(
+    dims: Annotated[
+        str, typer.Option(help="Measure rows of these lengths, separated by commas.")
+    ] = "16,64,128",
+    size: Annotated[str, typer.Option(help="Set the bytes of weights of each owner.")] = "256MiB",
+    repeat: Repeat = 10,
+    rounds: Rounds = 3,
+) -> Measure:
+    """Measure lookups of embeddings that two owners have, beside parameter servers."""
+    from .embeddings import embeddings
+    from .support.sizes import parse_size
+
+    lengths = [int(each) if each.strip().isdecimal() else 0 for each in dims.split(",")]
+    if not all(lengths):
+        raise typer.BadParameter(f"{dims} are not positive numbers", param_hint="--dims")
+    of_each = parse_size(size)
+    if of_each < 4 * max(lengths):
+        raise typer.BadParameter(f"no row fits into {size}", param_hint="--size")
+    return lambda where: embeddings(where, lengths, of_each, repeat, rounds)
 
 
 def main() -> None:

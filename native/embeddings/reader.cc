@@ -15,7 +15,7 @@ namespace {
 using collectives::Patience;
 
 // Rows whose memory is fetched ahead of their turn.
-constexpr size_t kAhead = 8;
+constexpr size_t kAhead = 16;
 // Of one chunk of remote rows, two of which are under way.
 constexpr size_t kStagingBytes = size_t{1} << 20;
 constexpr size_t kMaxReads = 1024;

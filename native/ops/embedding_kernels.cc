@@ -2,11 +2,13 @@
 // the table.
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "embeddings/table.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/util/work_sharder.h"
 
 namespace rdma_transport {
 namespace {
@@ -15,6 +17,8 @@ namespace tf = tensorflow;
 using embeddings::Ids;
 using embeddings::IdType;
 using embeddings::Table;
+
+constexpr int64_t kCyclesPerRow = 200;
 
 absl::Status Converted(const Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
@@ -74,14 +78,40 @@ class EmbeddingLookupKernel final : public TableKernel<tf::AsyncOpKernel> {
     OP_REQUIRES_OK_ASYNC(context, shape.AddDimWithStatus(static_cast<int64_t>(table->dim())), done);
     tf::Tensor* rows = nullptr;
     OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, shape, &rows), done);
-    const auto look_up = [context, rows, done = std::move(done), raw = table.get()] {
-      const Status status = raw->Lookup(IdsOf(context->input(0)), static_cast<char*>(rows->data()),
-                                        collectives::Patience());
+    if (table->all_mapped()) {
+      OP_REQUIRES_OK_ASYNC(context, LookUpInParts(*table, context, rows), done);
+      return done();
+    }
+    table->RunLater([context, rows, table, done = std::move(done)] {
+      const Status status = table->Lookup(
+          IdsOf(context->input(0)), static_cast<char*>(rows->data()), collectives::Patience());
       if (!status.ok()) context->SetStatus(Converted(status));
       done();
+    });
+  }
+
+ private:
+  // Rows are read from memory, so several threads are faster than one.
+  static absl::Status LookUpInParts(const Table& table, tf::OpKernelContext* context,
+                                    tf::Tensor* rows) {
+    const Ids all = IdsOf(context->input(0));
+    const auto* const ids = static_cast<const char*>(all.data);
+    const size_t id_bytes = all.type == IdType::kInt32 ? 4 : 8;
+    auto* const out = static_cast<char*>(rows->data());
+    std::mutex mu;
+    Status first;
+    const auto look_up = [&](int64_t begin, int64_t end) {
+      const Ids part = {all.type, ids + begin * id_bytes, static_cast<size_t>(end - begin)};
+      const Status status =
+          table.Lookup(part, out + begin * table.row_bytes(), collectives::Patience());
+      std::lock_guard<std::mutex> lock(mu);
+      if (first.ok()) first = status;
     };
-    if (table->all_mapped()) return look_up();
-    table->RunLater([look_up, table] { look_up(); });
+    const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+    const auto cycles = static_cast<int64_t>(kCyclesPerRow + table.row_bytes() / 4);
+    tf::Shard(threads.num_threads, threads.workers, static_cast<int64_t>(all.count), cycles,
+              look_up);
+    return Converted(first);
   }
 };
 

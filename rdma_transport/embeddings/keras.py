@@ -10,7 +10,7 @@ from rdma_transport.keras.kinds import keras3
 _Layer: Any = (keras3() or tf.keras).layers.Layer
 
 
-class Embedding(_Layer):  # type: ignore[misc]
+class Embedding(_Layer):
     """Looks up rows of a table. Training updates the table on all ranks.
 
     The optimizer of the table updates its rows, not that of the model, which updates a scalar by

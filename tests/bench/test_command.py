@@ -194,6 +194,8 @@ def test_a_picture(tmp_path: Path) -> None:
         (["train", "--models", "gru,bert"], "unknown model bert; use alexnet"),
         (["all-reduce", "--workers", "1"], "--workers"),
         (["collectives", "--ranks", "1"], "--ranks"),
+        (["embeddings", "--dims", "16,x"], "16,x are not positive numbers"),
+        (["embeddings", "--dims", "64", "--size", "128"], "no row fits into 128"),
         (["collectives", "--ops", "scan"], "unknown collective scan; use all_reduce"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 import bench.fabric
 from bench import exchange, numpy_collectives, runner
 from bench.collectives import collectives, wrong_of
+from bench.embeddings import embeddings
 from bench.fabric import fabric
 from bench.payloads import parse_payloads, payload
 from bench.report import Result, Row, Times, as_json, bus_gbps, ratio_of, schema, times_of
@@ -271,6 +272,15 @@ def test_collectives_beside_grpc() -> None:
     ratios = {row.test: row.ratio for row in result.rows if row.protocol == "rdma"}
     assert ratios["reduce_scatter"] is None
     assert ratios["all_reduce"]
+
+
+def test_embeddings_beside_parameter_servers() -> None:
+    result = embeddings(Where(("grpc", "rdma")), [4], 1 << 16, repeat=3, rounds=2)
+    valid(result)
+    assert {row.protocol for row in result.rows} == {"grpc", "rdma", "table", "exchange"}
+    (row,) = (row for row in result.rows if row.protocol == "table")
+    assert row.iterations == 6
+    assert row.ratio
 
 
 def test_times_are_in_the_unit_of_the_table() -> None:

@@ -143,6 +143,7 @@ NOT_RUN = {
         "python -m bench.verbs --rounds 2 --no-edges",
         "rdma-transport bench",
         "rdma-transport bench collectives --compare mpi",
+        "rdma-transport bench embeddings",
         "rdma-transport bench latency --compare grpc --json",
         "rdma-transport bench latency --hosts a:7000,b:7000 --role 0",
         "rdma-transport bench latency --hosts a:7000,b:7000 --role 1",
