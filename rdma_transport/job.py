@@ -4,12 +4,12 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,12 +34,25 @@ _LINES = 10  # of its errors that are repeated
 _LONGEST = 300  # characters of each
 
 
-def free_port() -> int:
-    """Return a port of 127.0.0.1 at which no one listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+@dataclass(frozen=True)
+class Failure:
+    """How a rank has failed."""
+
+    rank: int
+    how: str
+    code: int
+    """The exit code of a job that it ends."""
+    is_cause: bool
+    """It is no consequence of others that failed."""
+    last: list[str]
+    """The last lines of its errors."""
+
+    def report(self, *consequences: str) -> str:
+        """Return what is printed of it."""
+        lines = ["; ".join([f"error: rank {self.rank} {self.how}", *filter(None, consequences)])]
+        if self.last:
+            lines += ["the last lines of its errors:", *self.last]
+        return "\n".join(lines)
 
 
 class Job:
@@ -195,23 +208,31 @@ class Job:
             local = next(filter(self._failed_by_itself, self._failed), self._failed[0])
         return local
 
-    def _report(self, local: int, why: str = "") -> int:
-        """Print which rank failed, and why that ends the job; return its exit code."""
+    def _report(self, local: int) -> int:
+        """Print which rank failed, and that this ends the job; return its exit code."""
+        failure = self._failure(local, 1)
+        whole = self._starts[0].local_size == self._starts[0].size
+        others = "the other ranks" if whole else "this host's other ranks"
+        ended = f"ended {others}" if len(self._starts) > 1 else ""
+        with self._output:
+            print(failure.report(ended), file=sys.stderr)
+        return failure.code
+
+    def _failure(self, local: int, seconds: float) -> "Failure":
+        """Return how a rank has failed; it may take so long to read what it printed."""
         code: int = self._processes[local].returncode
         reported = error_file.message_in(self._error_file(local))
         how = reported or self._how(local)
         if not reported and code == 0:
             code = 1
-        whole = self._starts[0].local_size == self._starts[0].size
-        others = "the other ranks" if whole else "this host's other ranks"
-        ended = f"; ended {others}" if len(self._starts) > 1 else ""
-        self._read_all(local, 1)
-        last = list(self._last[local])
-        with self._output:
-            print(f"error: rank {self._starts[local].rank} {how}{why}{ended}", file=sys.stderr)
-            if last:
-                print("the last lines of its errors:", *last, sep="\n", file=sys.stderr)
-        return code if code >= 0 else 128 - code
+        self._read_all(local, seconds)
+        return Failure(
+            self._starts[local].rank,
+            how,
+            code if code >= 0 else 128 - code,
+            self._error_file(local).exists() or self._failed_by_itself(local, seconds),
+            list(self._last[local]),
+        )
 
     def _how(self, local: int) -> str:
         """Return how a rank that failed has ended."""
@@ -220,8 +241,8 @@ class Job:
             return self._apart
         return f"exited with code {code}" if code > 0 else f"ended by signal {-code}"
 
-    def _failed_by_itself(self, local: int) -> bool:
-        self._read_all(local, 1)
+    def _failed_by_itself(self, local: int, seconds: float = 1) -> bool:
+        self._read_all(local, seconds)
         return not any(map(_SECONDARY.search, self._last[local]))
 
     def _wait_for_end(self, seconds: float) -> bool:

@@ -8,20 +8,24 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rdma_transport import error_file
-from rdma_transport.data_parallel.options import APART, FOLDER, Options, variables
+from rdma_transport.data_parallel.options import APART, Options
 from rdma_transport.elastic import MEETING, MEMBER
-from rdma_transport.elastic.job import ElasticJob, Limits
+from rdma_transport.elastic.discovery import Discovery
+from rdma_transport.elastic.job import ElasticJob
+from rdma_transport.elastic.launchers import taking_part
+from rdma_transport.elastic.options import launcher_of, limits_of, listing_of
 from rdma_transport.errors import BadInputError
-from rdma_transport.job import Job, free_port
+from rdma_transport.faces import Face, environment, place
+from rdma_transport.job import Job
+from rdma_transport.processor import shares
 from rdma_transport.slurm import Step, find_step, port_of
+from rdma_transport.sockets import free_port
 
 _SECRET = "RDMA_TRANSPORT_SECRET_FILE"
 _NO_INIT = (
@@ -123,6 +127,21 @@ def run(
             min=0,
         ),
     ] = None,
+    hostfile: Annotated[
+        str,
+        typer.Option(
+            help="With --elastic, run on the hosts that this file lists, in lines such as node1:4. "
+            "It is read every second.",
+        ),
+    ] = "",
+    host_discovery_script: Annotated[
+        str,
+        typer.Option(help="With --elastic, run on the hosts that this command prints likewise."),
+    ] = "",
+    launch_with: Annotated[
+        str,
+        typer.Option(help="Start a line of shell on a listed host with this command."),
+    ] = "ssh -o BatchMode=yes {host}",
     quiet_ranks: Annotated[
         bool,
         typer.Option("--quiet-ranks", help="Show only rank 0's standard output, and all errors."),
@@ -156,13 +175,17 @@ def run(
     and gets the outputs and gradients of the whole batch. A script that never does so fails.
 
     With --elastic, a rank that fails does not end the job. The others go on, with what the program
-    committed by hvd.elastic, and take in the process that replaces it. The ranks are of one host.
+    committed by hvd.elastic, and take in the process that replaces it. So it is with a host that is
+    lost. Others may join, with other numbers for --node-rank; the job ends with host 0, which
+    decides. With --hostfile or --host-discovery-script, this command starts itself on the hosts
+    that are listed, by ssh, and lets those leave that no longer are.
 
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
 
     Under srun, each task of Slurm is one rank of a job that spans its nodes, and gets the same
-    variables. Then omit --ranks and the options of several hosts.
+    variables. Then omit --ranks and the options of several hosts. With --elastic, each task starts
+    the ranks of its node.
     """
     program = shutil.which(command[0])
     if program is None:
@@ -175,78 +198,77 @@ def run(
     asked = Options(explain, scale_batch, sync_batch_norm)
     if asked != Options() and not data_parallel:
         raise BadInputError("--explain, --scale-batch and --sync-batch-norm need --data-parallel")
-    limits = _limits(elastic, ranks, least, most, restarts, start_timeout)
-    if limits and (nnodes > 1 or data_parallel):
-        raise BadInputError("--elastic is for ranks of one host, and not for --data-parallel")
-    if limits:
-        ranks = ranks or most or 2
-    face = _Face(horovod, mpi4py, asked if data_parallel else None)
+    if not elastic and (least, most, restarts) != (None, None, None):
+        raise BadInputError("--min, --max and --restarts need --elastic")
+    listing = listing_of(hostfile, host_discovery_script, launch_with, ranks)
+    if listing and not elastic:
+        raise BadInputError("--hostfile and --host-discovery-script need --elastic")
+    if elastic and data_parallel:
+        raise BadInputError("--elastic is not for --data-parallel")
+    face = Face(horovod, mpi4py, asked if data_parallel else None)
     apart = _NO_INIT if horovod else APART if data_parallel else ""
     step = find_step()
-    claim: AbstractContextManager[None] = contextlib.nullcontext()
     given = dict(os.environ)
     of_another = ("TORCHELASTIC_USE_AGENT_STORE", error_file.PART_VARIABLE, MEETING, MEMBER)
     for name in of_another:  # launcher
         given.pop(name, None)
     if start_timeout is not None:
         given["RDMA_TRANSPORT_START_TIMEOUT"] = f"{start_timeout}s"
-    if step and step.size > 1:
-        if limits:
-            raise BadInputError("--elastic needs all ranks on one host: use srun --ntasks=1")
+    if not (step and step.size > 1) and nnodes == 1:
+        _refuse_under_mpirun()
+    meeting = f"{master_addr}:{master_port}" if nnodes > 1 else ""
+    if elastic:
+        launcher = launcher_of(step, bool(listing), nnodes, node_rank, master_addr, master_port)
+        here, limits = limits_of(launcher, ranks, least, most, restarts, start_timeout)
+        meeting = f"{launcher.host}:{launcher.port}" if launcher.host else ""
+        node_rank = launcher.node
+    elif step and step.size > 1:
         _refuse_given_twice(step, ranks, nnodes, node_rank, master_addr)
         given.setdefault("MASTER_ADDR", step.host)
         given.setdefault("MASTER_PORT", str(port_of(f"{os.getuid()} {step.job}")))
         if not apart and not quiet_ranks:
-            os.execve(program, command, given | _environment(step, face))
+            os.execve(program, command, given | environment(step, face))
         starts, bind = [step], False  # Slurm has bound the task
     else:
-        if nnodes == 1:
-            _refuse_under_mpirun()
         starts = _starts(ranks or 2, nnodes, node_rank, master_addr, master_port)
         given["MASTER_ADDR"] = starts[0].host
         given["MASTER_PORT"] = str(master_port if nnodes > 1 else free_port())
-        if nnodes > 1:
-            claim = _claimed(f"{master_addr}:{master_port}", node_rank or 0)
-    with tempfile.TemporaryDirectory(prefix="rdma_transport_") as folder, claim:
-        if secret := _secret(starts, Path(folder)):
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rdma_transport_")))
+        if meeting:
+            stack.enter_context(_claimed(meeting, node_rank or 0))
+        if elastic:
+            passed = {
+                "--horovod": horovod,
+                "--mpi4py": mpi4py is True,
+                "--no-mpi4py": mpi4py is False,
+                "--quiet-ranks": quiet_ranks,
+                "--no-bind": not bind,
+                f"--start-timeout={start_timeout}": start_timeout is not None,
+            }
+            options = [option for option, is_given in passed.items() if is_given]
+            meet = (launcher.host, launcher.port)
+            discovery = Discovery(listing, *meet, [*options, "--", *command]) if listing else None
+            part = stack.enter_context(taking_part(launcher, here, limits, discovery))
+            starts = part.starts
+        if secret := _secret(not meeting and len(starts) == starts[0].size, folder):
             given[_SECRET] = secret
-        environments = [given | _environment(start, face) for start in starts]
-        processors = _processors(len(starts), bind)
+        environments = [given | environment(start, face) for start in starts]
+        processors = shares(len(starts), bind)
         words = [program, *command[1:]]
-        folders = Path(folder)
-        given_to_job = (words, starts, environments, processors, folders, apart, quiet_ranks)
+        given_to_job = (words, starts, environments, processors, folder, apart, quiet_ranks)
         job = (
-            ElasticJob(*given_to_job, limits=limits, place=lambda step: _place(step, face))
-            if limits
+            ElasticJob(
+                *given_to_job,
+                leader=part.connection,
+                name=part.name,
+                place=lambda step: place(step, face),
+            )
+            if elastic
             else Job(*given_to_job)
         )
         code = job.run()
     raise typer.Exit(code)
-
-
-def _limits(
-    elastic: bool,
-    ranks: int | None,
-    least: int | None,
-    most: int | None,
-    restarts: int | None,
-    start_timeout: int | None,
-) -> Limits | None:
-    """Return what an elastic job may do; None: the job is not elastic."""
-    if not elastic:
-        if (least, most, restarts) != (None, None, None):
-            raise BadInputError("--min, --max and --restarts need --elastic")
-        return None
-    first = ranks or most or 2
-    if not (least or 1) <= first <= (most or first):
-        raise BadInputError(
-            f"an elastic job begins with {first} ranks (--ranks), which must not be fewer than "
-            f"--min {least or 1}, nor more than --max {most or first}"
-        )
-    from rdma_transport import _collectives  # takes long
-
-    seconds = _collectives.start_timeout() if start_timeout is None else start_timeout
-    return Limits(least or 1, 3 if restarts is None else restarts, seconds)
 
 
 def _refuse_given_twice(
@@ -316,77 +338,12 @@ def _claimed(meeting: str, node: int) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class _Face:
-    """What programs find in place of other packages, and of a single process."""
-
-    horovod: bool
-    mpi4py: bool | None
-    data_parallel: Options | None
-
-
-def _place(start: Step, face: _Face) -> dict[str, str]:
-    """The variables by which a process finds its rank."""
-    numbers = {"RANK": start.rank, "WORLD_SIZE": start.size, "LOCAL_RANK": start.local_rank}
-    numbers["LOCAL_WORLD_SIZE"] = start.local_size
-    if face.horovod:
-        for prefix in ("HOROVOD", "OMPI_COMM_WORLD"):
-            numbers |= {f"{prefix}_RANK": start.rank, f"{prefix}_SIZE": start.size}
-            numbers[f"{prefix}_LOCAL_RANK"] = start.local_rank
-            numbers[f"{prefix}_LOCAL_SIZE"] = start.local_size
-        numbers["HOROVOD_CROSS_RANK"] = start.cross_rank
-        numbers["HOROVOD_CROSS_SIZE"] = start.cross_size
-    place = {name: str(number) for name, number in numbers.items()}
-    return place | {"TORCHELASTIC_RUN_ID": start.job}
-
-
-def _environment(start: Step, face: _Face) -> dict[str, str]:
-    """The variables of a rank, besides those that all ranks share."""
-    environment = _place(start, face)
-    paths: list[str] = []
-    if face.data_parallel:
-        environment |= variables(face.data_parallel, start.job, os.environ)
-        paths.append(FOLDER)
-    # A real MPI would take each process for the only one, so ours comes with Horovod's interface.
-    if face.horovod:
-        paths.append(str(Path(__file__).parent / "horovod" / "as_horovod"))
-    if face.horovod if face.mpi4py is None else face.mpi4py:
-        paths.append(str(Path(__file__).parent / "mpi" / "as_mpi4py"))
-    if paths:
-        paths += filter(None, [os.environ.get("PYTHONPATH")])
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-    # Output must not wait until a buffer is full.
-    threads = max(1, len(os.sched_getaffinity(0)) // start.local_size)
-    for name, value in (("PYTHONUNBUFFERED", "1"), ("OMP_NUM_THREADS", str(threads))):
-        environment[name] = os.environ.get(name, value)
-    return environment
-
-
-def _secret(starts: list[Step], folder: Path) -> str:
-    """Return the file of the job's secret: the user's, or a new one in the job's folder."""
+def _secret(whole: bool, folder: Path) -> str:
+    """Return the file of the secret: the user's, or a new one if the `whole` job is here."""
     given = os.environ.get(_SECRET, "")
-    if given or len(starts) < starts[0].size:
+    if given or not whole:
         return given
     path = folder / "secret"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32) + "\n")
     return str(path)
-
-
-def _processors(ranks: int, bind: bool) -> list[list[int]]:
-    """Return the processors of each rank: equal shares of neighbors, or all for each."""
-    allowed = sorted(os.sched_getaffinity(0), key=_position)
-    share = len(allowed) // ranks
-    if not bind or share == 0:
-        return [allowed] * ranks
-    return [allowed[rank * share : (rank + 1) * share] for rank in range(ranks)]
-
-
-def _position(processor: int) -> tuple[int, int, int]:
-    """Return socket and core of a processor, so that threads of a core are neighbors."""
-    topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
-    try:
-        socket_number = int((topology / "physical_package_id").read_text())
-        return socket_number, int((topology / "core_id").read_text()), processor
-    except (OSError, ValueError):
-        return 0, processor, processor

@@ -1,7 +1,6 @@
 """Where rank 0 meets the others: one listener for all communicators that connect there."""
 
 import contextlib
-import errno
 import json
 import socket
 import threading
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rdma_transport import _native
+from rdma_transport import _native, sockets
 from rdma_transport._fabric import FabricConnectionError
 from rdma_transport.collectives.wire import Deadline, Wire
 
@@ -131,14 +130,8 @@ def refuse(wire: Wire, error: Exception) -> None:
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        if str(address[0]).startswith("127.") and not host.startswith(("127.", "localhost")):
-            # Many hosts, such as Debian's, give their own name a loopback address.
-            return socket.create_server(("", port), backlog=128)
-        return socket.create_server((host, port), family=family, backlog=128)
+        return sockets.listening(host, port)
     except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:  # an address of this host that it does not see
-            return socket.create_server(("", port), backlog=128)
         raise FabricConnectionError(
             f"rank 0 cannot listen at {host}:{port}: {error.strerror or error}. Set MASTER_ADDR "
             "and MASTER_PORT to a free port of its host"

@@ -1,99 +1,99 @@
-"""Where the members of an elastic job reach their launcher: a socket in the job's own folder."""
+"""Connections of the launchers of an elastic job, to its ranks and to each other: lines of JSON."""
 
 import contextlib
 import json
 import selectors
 import socket
-from pathlib import Path
+import time
 from typing import Any
 
-from rdma_transport.errors import BadInputError
-
 _LINE = 1 << 16  # bytes
+_SEND = 1.0  # seconds
 
 
-class Meeting:
-    """A connection to each member, which carries lines of JSON. Not thread-safe.
+class Line:
+    """A connection. `since`: when it was made, of ``time.monotonic()``."""
 
-    Only the user can reach it: the folder is the job's.
-    """
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.since = time.monotonic()
+        self._rest = b""
+        connection.settimeout(_SEND)
 
-    def __init__(self, path: Path) -> None:
-        self._listener = socket.socket(socket.AF_UNIX)
-        try:
-            self._listener.bind(str(path))
-        except OSError as error:
-            self._listener.close()
-            raise BadInputError(
-                f"cannot listen at {path}: {error.strerror or error}. Set TMPDIR to another folder"
-            ) from None
-        self._listener.listen(1024)
-        self._listener.setblocking(False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._rest: dict[socket.socket, bytes] = {}
-        self._members: dict[int, socket.socket] = {}
-
-    def receive(self, seconds: float) -> list[tuple[int, dict[str, Any]]]:
-        """Wait for messages; return them with the members that sent them.
-
-        That of a member that has gone is empty.
-        """
-        found: list[tuple[int, dict[str, Any]]] = []
-        for key, _ in self._selector.select(seconds):
-            source: Any = key.fileobj
-            if source is self._listener:
-                self._accept()
-            else:
-                found += self._read(source)
-        return found
-
-    def send(self, member: int, **message: Any) -> None:
-        """Send a message, which is lost if the member has gone."""
-        if member in self._members:
-            with contextlib.suppress(OSError):
-                self._members[member].sendall(json.dumps(message).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close all connections."""
-        for each in [*self._rest, self._listener]:
-            each.close()
-        self._selector.close()
-
-    def _accept(self) -> None:
+    def send(self, **message: Any) -> None:
+        """Send a message, which is lost if the other end has gone."""
         with contextlib.suppress(OSError):
-            made, _ = self._listener.accept()
-            made.settimeout(1.0)
-            self._rest[made] = b""
-            self._selector.register(made, selectors.EVENT_READ)
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
 
-    def _read(self, source: socket.socket) -> list[tuple[int, dict[str, Any]]]:
+    def receive(self) -> list[dict[str, Any]]:
+        """Return messages that have arrived; the last one is empty if the other end has gone."""
         try:
-            more = source.recv(_LINE)
+            more = self.socket.recv(_LINE)
         except OSError:
             more = b""
-        *lines, rest = (self._rest[source] + more).split(b"\n")
-        self._rest[source] = rest
-        found = []
+        *lines, self._rest = (self._rest + more).split(b"\n")
+        found: list[dict[str, Any]] = []
         try:
             for line in lines:
                 message = json.loads(line)
-                member = int(message["member"])
-                if self._members.setdefault(member, source) is source:
-                    found.append((member, message))
-                else:  # a process that the member started
-                    source.sendall(b'{"error": "another process of this rank takes part"}\n')
-        except (OSError, ValueError, KeyError, TypeError):
+                if not isinstance(message, dict) or not message:
+                    raise ValueError("no message")
+                found.append(message)
+        except ValueError:
             more = b""
-        if not more or len(rest) > _LINE:
-            found += self._drop(source)
+        return found if more and len(self._rest) <= _LINE else [*found, {}]
+
+
+class Meeting:
+    """Listeners and connections of one thread."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._listeners: list[socket.socket] = []
+        self.lines: list[Line] = []
+
+    def listen(self, listener: socket.socket) -> None:
+        """Take calls at a listener, which is closed with this meeting."""
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def add(self, connection: socket.socket) -> Line:
+        """Take messages from a connection, too, which is closed with this meeting."""
+        line = Line(connection)
+        self.lines.append(line)
+        self._selector.register(connection, selectors.EVENT_READ, line)
+        return line
+
+    def receive(self, seconds: float) -> list[tuple[Line, dict[str, Any]]]:
+        """Wait for messages; return them with where they came from.
+
+        That of a connection whose other end has gone is empty, and the last one.
+        """
+        found: list[tuple[Line, dict[str, Any]]] = []
+        for key, _ in self._selector.select(seconds):
+            if key.data is None:
+                listener: Any = key.fileobj
+                with contextlib.suppress(OSError):
+                    self.add(listener.accept()[0])
+                continue
+            for message in key.data.receive():
+                found.append((key.data, message))
+                if not message:
+                    self.drop(key.data)
         return found
 
-    def _drop(self, source: socket.socket) -> list[tuple[int, dict[str, Any]]]:
-        gone = [member for member, wire in self._members.items() if wire is source]
-        for member in gone:
-            del self._members[member]
-        self._selector.unregister(source)
-        del self._rest[source]
-        source.close()
-        return [(member, {}) for member in gone]
+    def drop(self, line: Line) -> None:
+        """Close a connection."""
+        if line in self.lines:
+            self.lines.remove(line)
+            self._selector.unregister(line.socket)
+            line.socket.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for line in list(self.lines):
+            self.drop(line)
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()

@@ -17,13 +17,15 @@ class _Member:
     asks: bool = False
     has_state: bool = False
     """It has the state of the training, and can give it to others."""
+    leaves: bool = False
+    """It goes on only if too few others are left."""
 
 
 class Members:
-    """Decides who belongs to the next epoch, which has `least` members or more."""
+    """Decides who belongs to the next epoch, which has `least` to `most` members."""
 
-    def __init__(self, least: int) -> None:
-        self.least = least
+    def __init__(self, least: int, most: int = 1024) -> None:
+        self.least, self.most = least, most
         self.epoch = 0
         self._members: dict[int, _Member] = {}
         self._has_state = False  # some member had it
@@ -55,13 +57,21 @@ class Members:
         """Note that a member has the state of the training."""
         self._members[number].has_state = self._has_state = True
 
+    def leave(self, number: int, leaves: bool) -> None:
+        """Note that a member is to leave, or to stay after all."""
+        self._members[number].leaves = leaves
+
     def current(self) -> list[int]:
         """Return the members of this epoch that live; before the first one, all."""
         return [each.number for each in self._members.values() if each.epoch == self.epoch]
 
     def waiting(self) -> int:
-        """Return how many members wait to be taken in."""
-        return sum(each.asks and not each.epoch for each in self._members.values())
+        """Return how many members wait to be taken in, or are to leave and can."""
+        stay = [each for each in self._members.values() if not each.leaves]
+        inside = sum(each.epoch == self.epoch for each in stay)
+        waiting = sum(each.asks and each.epoch != self.epoch for each in stay)
+        leave = len(self.current()) - inside if self._suffice(stay) else 0
+        return leave + min(waiting, max(self.most - inside, 0))
 
     def missing(self) -> list[int]:
         """Return the members of this epoch that do not ask for the next one."""
@@ -85,18 +95,27 @@ class Members:
         """Return the members of the next epoch by rank, if it can begin, otherwise none.
 
         `at_once`: without those of this epoch that do not ask. The longest-serving member that has
-        the state becomes rank 0.
+        the state becomes rank 0. Members that are to leave stay, beyond `most`, while the others
+        are too few or have no state.
         """
         asking = [each for each in self._members.values() if each.asks]
-        if len(asking) < self.least or not any(each.epoch == self.epoch for each in asking):
-            return []
-        if self.missing() and not at_once:
+        asking.sort(key=lambda each: (each.epoch != self.epoch, each.number))
+        stay = [each for each in asking if not each.leaves][: self.most]
+        if not self._suffice(stay):
+            stay += [each for each in asking if each.leaves]
+        if not self._suffice(stay) or (self.missing() and not at_once):
             return []
         self.epoch += 1
-        for each in asking:
+        for each in stay:
             each.epoch, each.asks = self.epoch, False
-        asking.sort(key=lambda each: (not each.has_state, each.number))
-        return [each.number for each in asking]
+        stay.sort(key=lambda each: (not each.has_state, each.number))
+        return [each.number for each in stay]
+
+    def _suffice(self, some: list[_Member]) -> bool:
+        """Return whether some of the members could go on without the others."""
+        if len(some) < self.least or not any(each.epoch == self.epoch for each in some):
+            return False
+        return any(each.has_state for each in some) or not self._has_state
 
 
 def _ranks(count: int) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rdma_transport.elastic.discovery import parse_hosts
+from rdma_transport.errors import BadInputError
 from tests.support.deadlines import eventually, patient
 
 RUN = [sys.executable, "-m", "rdma_transport", "run"]
@@ -25,7 +27,13 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (("--elastic", "-n", "2", "--min", "3"), "begins with 2 ranks (--ranks), which must not"),
         (("--elastic", "-n", "4", "--max", "3"), "nor more than --max 3"),
         (("--elastic", "--data-parallel"), "not for --data-parallel"),
-        (("--elastic", "--nnodes", "2"), "--elastic is for ranks of one host"),
+        (("--elastic", "--nnodes", "2"), "an elastic job of several hosts needs --node-rank"),
+        (("--elastic", "--node-rank", "1"), "an elastic job of several hosts needs --node-rank"),
+        (("--elastic", "-n", "2", "--max", "3"), "and no other host can join"),
+        (("--hostfile", "hosts"), "--hostfile and --host-discovery-script need --elastic"),
+        (("--elastic", "--hostfile", "no-such-file"), "cannot list hosts by no-such-file"),
+        (("--elastic", "--hostfile", "a", "--host-discovery-script", "b"), "not both"),
+        (("--elastic", "--hostfile", "a", "--nnodes", "2"), "omit --nnodes"),
     ],
 )
 def test_what_cannot_be_is_refused(options: tuple[str, ...], message: str) -> None:
@@ -66,3 +74,11 @@ def test_nothing_is_replaced_once_a_rank_has_come_to_its_end() -> None:
     ran = run("--elastic", "-n", "2", "--", sys.executable, "-c", command)
     assert ran.returncode == 3
     assert "error: rank 1 exited with code 3; no ranks are left, and --min is 1" in ran.stderr
+
+
+def test_hosts_are_listed_as_for_horovod() -> None:
+    text = "# all\n node1:4\nnode2 slots=3 \n\nnode3 # two\n10.0.0.4 : 1\n"
+    assert parse_hosts(text, 2) == {"node1": 4, "node2": 3, "node3": 2, "10.0.0.4": 1}
+    for bad in ("node1:", "node1 node2", "node1:0", "node1 slots=x"):
+        with pytest.raises(BadInputError, match="is no host"):
+            parse_hosts(bad, 2)

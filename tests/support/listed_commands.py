@@ -76,6 +76,8 @@ NOT_RUN = {
         "sbatch job.sh",
         "srun --nodes=2 --ntasks=4 python examples/all_reduce.py",
         "srun --nodes=2 --ntasks=4 python script.py",
+        "srun --no-kill --ntasks-per-node=1 rdma-transport run --elastic --horovod -n 4 -- "
+        "python train.py",
         "srun --nodes=2 --ntasks-per-node=1 rdma-transport qualify --fabric verbs",
         "srun --nodes=2 --ntasks=4 rdma-transport run --data-parallel -- python train.py",
         "srun --nodes=2 --ntasks=8 rdma-transport run --horovod -- python train.py",
@@ -84,6 +86,12 @@ NOT_RUN = {
     "it needs two hosts: tests/rdma_transport/test_run_horovod.py runs both parts on one": (
         "rdma-transport run --horovod -n 4 --nnodes 2 --node-rank 0 --master-addr host1 -- "
         "python train.py",
+    ),
+    "it needs several hosts: tests/hosts/test_elastic.py makes some": (
+        "rdma-transport run --elastic --max 16 --horovod -n 4 "
+        "--host-discovery-script ./hosts.sh -- python train.py",
+        "rdma-transport run --elastic --min 4 --max 16 --horovod -n 4 --nnodes 2 --node-rank 0 "
+        "--master-addr node1 -- python train.py",
     ),
     "it needs two hosts: tests/hosts and tests/verbs run it on some": (
         "rdma-transport qualify --nnodes 2 --node-rank 0 --master-addr node1",
