@@ -122,7 +122,7 @@ class Discovery:
     def end(self) -> None:
         """Wait for the launchers, which end with the job; end those that do not."""
         self._over.set()
-        self._thread.join()
+        self._thread.join(_LONGEST)
         running = [each.process for each in self._hosts.values() if each.process]
         deadline = time.monotonic() + _GRACE
         for process in running:

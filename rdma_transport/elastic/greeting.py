@@ -59,8 +59,8 @@ class Greeting:
                     f"it has rdma_transport {hello.version}, and the first launcher {__version__}. "
                     "Install the same build on all hosts"
                 )
-            if min(hello.node, hello.slots - 1) < 0:
-                raise ValueError("it starts no ranks")
+            if min(hello.node, hello.slots) < 1:
+                raise ValueError("it has the first launcher's number, or starts no ranks")
         except (ValueError, PermissionError) as error:
             line.send(error=str(error))
             return None
@@ -84,8 +84,11 @@ def join(hello: Hello, host: str, port: int, seconds: float) -> tuple[socket.soc
     """
     from rdma_transport import _native
 
-    handshake = _native.AskingBootstrap(_SERVICE, _secret())
-    request = handshake.request(f"node {hello.node}", 0, json.dumps(asdict(hello)).encode())
+    try:
+        handshake = _native.AskingBootstrap(_SERVICE, _secret())
+        request = handshake.request(f"node {hello.node}", 0, json.dumps(asdict(hello)).encode())
+    except ValueError as error:
+        raise BadInputError(str(error)) from None
     connection = _connected(host, port, time.monotonic() + seconds, seconds)
     wire = Wire(connection, _CONNECT)
     try:
@@ -95,7 +98,8 @@ def join(hello: Hello, host: str, port: int, seconds: float) -> tuple[socket.soc
         first, size, job = int(welcome["first"]), int(welcome["size"]), str(welcome["job"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         connection.close()
-        why = str(error) if isinstance(error, OtherSideError) else f"no answer ({error!r})"
+        told = isinstance(error, (OtherSideError, PermissionError))
+        why = str(error) if told else f"no answer ({error!r})"
         raise BadInputError(f"cannot join the elastic job at {host}:{port}: {why}") from None
     return connection, [
         Step(first + local, size, local, hello.slots, 0, 1, host, job)

@@ -81,7 +81,7 @@ class Leader:
         self._processes: dict[int, _Process] = {}  # of the members
         self._failures: list[Failure] = []
         self._times: dict[int, int] = {}  # that ranks were replaced
-        self._complete = False  # no rank is replaced any more: one has come to its end
+        self._complete = False  # a rank has come to its end: none is replaced any more
         self._since: float | None = None  # members have been asking
         self._began = time.monotonic()
         self._listed: Mapping[int, int] | None = None
@@ -112,7 +112,7 @@ class Leader:
                     break
                 self._let_leave()
                 self._drop_silent()
-                if self._processes and not self._members.current():
+                if self._complete and not self._members.current():
                     self._finish(0, "")  # others, which still wait, come too late
                 elif why := self._begin_epoch():
                     self._give_up(why)
@@ -137,7 +137,7 @@ class Leader:
                 self._remove(host, message["ended"], message.get("failure"))
             elif "said" in message or "gone" in message:
                 self._hear(host, message)
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             line.send(error="it sent something else than a launcher of this version does")
             self._meeting.drop(line)
             if host is not None:
@@ -152,7 +152,7 @@ class Leader:
             return
         peer = line.socket.getpeername()[0]
         # This host's own address is of no use to others.
-        address = self._address if peer.startswith("127.") else peer
+        address = self._address if peer.startswith("127.") or peer == "::1" else peer
         for other in [each for each in self._hosts.values() if each.node == hello.node]:
             other.line.send(end=1, why=f"error: another launcher has --node-rank {hello.node}")
             self._meeting.drop(other.line)
@@ -316,9 +316,10 @@ class Leader:
     def _place(self, numbers: list[int]) -> None:
         """Tell members their places: hosts in the order of their lowest ranks."""
         processes = [self._processes[number] for number in numbers]
-        root = processes[0]
+        root, hosts = processes[0], dict.fromkeys(each.host for each in processes)
         for rank, process in enumerate(processes):
-            alike = [each.host for each in processes if each.slot == process.slot]
+            with_slot = {each.host for each in processes if each.slot == process.slot}
+            alike = [host for host in hosts if host in with_slot]
             place = [rank, len(numbers), alike.index(process.host), len(alike)]
             process.host.line.send(
                 to=process.local,

@@ -81,3 +81,38 @@ def test_one_that_is_gone_does_not_ask(members: Members) -> None:
         members.ask(number)
     members.forget(1)
     assert members.decide() == []
+
+
+def test_more_than_there_may_be_wait(members: Members) -> None:
+    members.most = 4
+    for number in (3, 4):
+        members.add(number)
+        members.ask(number)
+    assert members.waiting() == 1
+    for number in (0, 1, 2):
+        members.ask(number)
+    assert members.decide() == [0, 1, 2, 3]
+    assert members.waiting() == 0
+    members.remove(1)
+    assert members.waiting() == 1
+
+
+def test_those_that_are_to_leave_go_when_they_can(members: Members) -> None:
+    """That is when enough others are left, and these have the state."""
+    for number in (0, 1, 2):
+        members.note_state(number)
+        members.leave(number, True)
+    assert members.waiting() == 0
+    for number in (3, 4):
+        members.add(number)
+        members.ask(number)
+    assert members.waiting() == 2
+    for number in (0, 1, 2):
+        members.ask(number)
+    assert members.decide() == [0, 1, 2, 3, 4]
+    assert members.waiting() == 0
+    members.note_state(3)
+    assert members.waiting() == 3
+    for number in range(5):
+        members.ask(number)
+    assert members.decide() == [3, 4]
