@@ -60,7 +60,11 @@ NOT_RUN = {
         "ulimit -l unlimited",
     ),
     "it trains for minutes: tests/bench/test_data_parallel.py measures smaller models": (
-        "rdma-transport bench data-parallel --models dense-4096 --ranks 2x1@1gbit",
+        "rdma-transport bench data-parallel --models dense-4096-2 "
+        "--ranks 2x1@10gbit,2x1@1gbit,2x2@10gbit,2x2@1gbit "
+        "--compare dense,factors,strategy-grpc,ddp",
+        "rdma-transport bench data-parallel --models dense-1024-2,dense-4096-2 "
+        "--batch 8,32,128,512 --ranks 2x2@10gbit,2x2@1gbit --compare dense,factors",
         "rdma-transport bench data-parallel --models inception_v3 --ranks 1,2 --batch 8 "
         "--compare unchanged,strategy-grpc --rounds 2",
         "rdma-transport bench data-parallel --ranks 2 --models dense-4096,dense-64,variables "
