@@ -312,7 +312,7 @@ def of_embeddings(
     repeat: Repeat = 10,
     rounds: Rounds = 3,
 ) -> Measure:
-    """Measure lookups of embeddings that two owners have, beside parameter servers."""
+    """Measure lookups of embeddings, beside parameter servers."""
     from .embeddings import embeddings
     from .support.sizes import parse_size
 
