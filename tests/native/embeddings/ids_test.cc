@@ -41,7 +41,9 @@ void CheckGrouped(const std::vector<uint64_t>& rows, int owners) {
     for (uint64_t i = 0; i < made.counts[owner]; ++i, ++at) {
       EXPECT_EQ(made.rows[at] % static_cast<uint64_t>(owners), static_cast<uint64_t>(owner));
       EXPECT_EQ(made.first[at], first[made.rows[at]]);
-      if (i > 0) EXPECT_LT(made.first[at - 1], made.first[at]);
+      if (i > 0) {
+        EXPECT_LT(made.first[at - 1], made.first[at]);
+      }
     }
   }
   EXPECT_EQ(at, first.size());
