@@ -175,10 +175,11 @@ def run(
     and gets the outputs and gradients of the whole batch. A script that never does so fails.
 
     With --elastic, a rank that fails does not end the job. The others go on, with what the program
-    committed by hvd.elastic, and take in the process that replaces it. So it is with a host that is
-    lost. Others may join, with other numbers for --node-rank; the job ends with host 0, which
-    decides. With --hostfile or --host-discovery-script, this command starts itself on the hosts
-    that are listed, by ssh, and lets those leave that no longer are.
+    committed by hvd.elastic, or in fit() of a script for one process, and take in the process that
+    replaces it. So it is with a host that is lost. Others may join, with other numbers for
+    --node-rank; the job ends with host 0, which decides. With --hostfile or
+    --host-discovery-script, this command starts itself on the hosts that are listed, by ssh, and
+    lets those leave that no longer are.
 
     With --nnodes, run the same command on each host, with its --node-rank. Ranks of different hosts
     authenticate each other only if RDMA_TRANSPORT_SECRET_FILE names the same secret on all.
@@ -203,8 +204,8 @@ def run(
     listing = listing_of(hostfile, host_discovery_script, launch_with, ranks)
     if listing and not elastic:
         raise BadInputError("--hostfile and --host-discovery-script need --elastic")
-    if elastic and data_parallel:
-        raise BadInputError("--elastic is not for --data-parallel")
+    if elastic and scale_batch:
+        raise BadInputError("--elastic is not for --scale-batch")
     face = Face(horovod, mpi4py, asked if data_parallel else None)
     apart = _NO_INIT if horovod else APART if data_parallel else ""
     step = find_step()
@@ -219,6 +220,8 @@ def run(
     meeting = f"{master_addr}:{master_port}" if nnodes > 1 else ""
     if elastic:
         launcher = launcher_of(step, bool(listing), nnodes, node_rank, master_addr, master_port)
+        if launcher.host and data_parallel:
+            raise BadInputError("--elastic with --data-parallel is for the ranks of one host")
         here, limits = limits_of(launcher, ranks, least, most, restarts, start_timeout)
         meeting = f"{launcher.host}:{launcher.port}" if launcher.host else ""
         node_rank = launcher.node

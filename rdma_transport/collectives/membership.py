@@ -30,6 +30,7 @@ class Membership:
         self._place: dict[str, Any] | None = None
         self._epoch, self._lost = 0, 0
         self._waiting = 0
+        self._progress: int | None = None
         self._deadline: Deadline | None = None
         try:
             self._socket.connect(path)
@@ -71,6 +72,26 @@ class Membership:
         """Whether other processes wait to be taken in."""
         return self._waiting > 0
 
+    def note_progress(self, steps: int) -> None:
+        """Say how many steps of the training are done, for processes that are to come."""
+        with self._changed:
+            self._send(progress=steps)
+
+    def progress(self) -> int:
+        """Return what another process said by ``note_progress()`` last; 0 if none did."""
+        with self._changed:
+            self._progress = None
+            self._send(ask_progress=True)
+            self._changed.wait_for(lambda: self._progress is not None or self._error)
+            if self._progress is None:
+                raise FabricConnectionError(self._error)
+            return self._progress
+
+    def take_no_more(self) -> None:
+        """Say that no other process can be taken in any more."""
+        with self._changed:
+            self._send(complete=True)
+
     def note_state(self) -> None:
         """Say that this process has the state of the training."""
         with self._changed:
@@ -101,10 +122,16 @@ class Membership:
                 self._place, self._waiting = message, 0
             self._error = self._error or message.get("error", "")
             self._waiting = message.get("waiting", self._waiting)
+            self._progress = message.get("progress", self._progress)
             self._lost = max(self._lost, message.get("lost", 0))
             if self._deadline is not None and self._is_over():
                 self._deadline.move(0)
             self._changed.notify_all()
+
+
+def process_number() -> int:
+    """Return the number of this process in its elastic job, which no other process has."""
+    return int(os.environ[MEMBER])
 
 
 def is_elastic() -> bool:
@@ -125,5 +152,5 @@ def membership() -> Membership:
     """Return that of this process, which the launcher started."""
     with _lock:
         if not _own or _own[0].process != os.getpid():
-            _own[:] = [Membership(os.environ[MEETING], int(os.environ[MEMBER]))]
+            _own[:] = [Membership(os.environ[MEETING], process_number())]
         return _own[0]

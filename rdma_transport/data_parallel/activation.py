@@ -11,6 +11,7 @@ from typing import Any
 from rdma_transport import changes
 from rdma_transport.data_parallel.imports import Hook, after_import
 from rdma_transport.data_parallel.options import take
+from rdma_transport.elastic import MEETING
 
 # TensorFlow's own for the graph where a program seeds operations only: those keep their numbers.
 _TENSORFLOW_SEED = 87654321
@@ -47,7 +48,7 @@ def start(folder: str) -> None:
             scaling.follow_keras()
 
     hooks: dict[str, Hook] = {"numpy": seed_numpy, "tensorflow": _seed_tensorflow}
-    if os.environ.get("WORLD_SIZE") != "1":
+    if os.environ.get("WORLD_SIZE") != "1" or MEETING in os.environ:  # more may come
         hooks |= {"tensorflow": _follow_tensorflow, "keras": follow_keras, "tf_keras": follow_keras}
         hooks |= {"horovod": _HOROVOD, "rdma_transport.horovod": _HOROVOD}
     after_import(hooks)

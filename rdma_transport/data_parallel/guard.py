@@ -21,6 +21,7 @@ from tensorflow.python.ops import (
 )
 
 from rdma_transport import changes
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.data_parallel import scaling
 from rdma_transport.tensorflow.parallel import ran_whole, reduced_variables
 
@@ -138,11 +139,17 @@ def _refuse(update: str, variables: Sequence[Any]) -> None:
             " The variables are no resources, and calls that ranks share have no gradients of "
             "such: call tf.compat.v1.enable_resource_variables() before any is made."
         )
+    how = (
+        "In elastic jobs, ranks share what a Keras model computes in fit(): train by fit(), with a "
+        "train_step() of the model's own if need be, or omit --elastic"
+        if is_elastic()
+        else "Compute the outputs of a batch by calling a Keras model on it, or wrap the function "
+        "that computes them: forward = rdma_transport.tensorflow.parallel(forward)"
+    )
     raise RuntimeError(
         f"no reduction would happen: {update} at {changes.place()} updates {shown}, and no "
-        "gradient came from a call that the ranks share, so each rank would train alone."
-        f"{seen} Compute the outputs of a batch by calling a Keras model on it, or wrap the "
-        "function that computes them: forward = rdma_transport.tensorflow.parallel(forward)"
+        f"gradient came from a call that the ranks share, so each rank would train alone.{seen} "
+        f"{how}"
     )
 
 

@@ -82,6 +82,7 @@ class Leader:
         self._failures: list[Failure] = []
         self._times: dict[int, int] = {}  # that ranks were replaced
         self._complete = False  # a rank has come to its end: none is replaced any more
+        self._progress = 0  # steps, for processes that are to come
         self._since: float | None = None  # members have been asking
         self._began = time.monotonic()
         self._listed: Mapping[int, int] | None = None
@@ -220,15 +221,16 @@ class Leader:
         self._processes[number] = _Process(host, local, rank, slot)
         host.members[local] = number
         host.started += 1
-        self._members.add(number)
-        self._members.leave(number, host.leaves)
+        if self._members.takes_more:
+            self._members.add(number)
+            self._members.leave(number, host.leaves)
 
     def _hear(self, host: _Host, message: dict[str, Any]) -> None:
         """Take what a rank says."""
         gone = "gone" in message
         number = host.members.get(int(message["gone" if gone else "said"]))
-        if number is None:
-            return
+        if number is None or number not in self._members:
+            return  # it has ended, or comes too late
         said = message.get("message", {})
         if gone:
             self._members.forget(number)
@@ -239,6 +241,12 @@ class Leader:
         elif "state" in said:
             self._members.note_state(number)
             self._tell_of_waiting()
+        elif "progress" in said:
+            self._progress = int(said["progress"])
+        elif "ask_progress" in said:
+            self._send(number, progress=self._progress)
+        elif "complete" in said:
+            self._members.take_no_more()
 
     def _tell_of_waiting(self) -> None:
         if self._members.epoch and (waiting := self._members.waiting()):
@@ -270,7 +278,8 @@ class Leader:
         if not why and 0 < self._limits.restarts < times:
             why = f"it has failed {times} times, and --restarts is {times - 1}"
         self._say_or_give_up(f"rank {failed.rank} {failed.how}", why)
-        if self._limits.restarts and not self._complete and not self._over and not host.leaves:
+        wanted = not (self._complete or self._over or host.leaves) and self._members.takes_more
+        if self._limits.restarts and wanted:
             host.line.send(replace=local)
 
     def _say_or_give_up(self, what: str, why: str) -> None:

@@ -29,6 +29,8 @@ class Members:
         self.epoch = 0
         self._members: dict[int, _Member] = {}
         self._has_state = False  # some member had it
+        self.takes_more = True
+        """Whether others can still be taken in."""
 
     def __len__(self) -> int:
         return len(self._members)
@@ -59,7 +61,14 @@ class Members:
 
     def leave(self, number: int, leaves: bool) -> None:
         """Note that a member is to leave, or to stay after all."""
-        self._members[number].leaves = leaves
+        if number in self._members:
+            self._members[number].leaves = leaves
+
+    def take_no_more(self) -> None:
+        """Keep those out that have never belonged to an epoch."""
+        self.takes_more = False
+        for number in [each.number for each in self._members.values() if not each.epoch]:
+            self.remove(number)
 
     def current(self) -> list[int]:
         """Return the members of this epoch that live; before the first one, all."""

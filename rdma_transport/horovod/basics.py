@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import rdma_transport.tensorflow as rt
-from rdma_transport.collectives.membership import is_elastic, membership
 from rdma_transport.collectives.ranks import (
     Place,
     find_place,
@@ -17,9 +16,9 @@ from rdma_transport.collectives.ranks import (
     why_alone,
 )
 from rdma_transport.error_file import note_part
-from rdma_transport.fabric import FabricError
 from rdma_transport.horovod import process_sets
 from rdma_transport.horovod.process_sets import ProcessSet
+from rdma_transport.tensorflow.losses import until_none_is_lost
 
 # What all modules of the interface offer.
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "stop_timeline",
 ]
 
-_NEWS = 5.0  # seconds, for the launcher to say that a rank has ended
 _lock = threading.RLock()
 _world: rt.Group | None = None
 _places: list[Place] = []  # of the ranks
@@ -62,13 +60,8 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
     errors of ``rdma_transport.fabric``.
     """
     with _lock:
-        while _world is None:
-            try:
-                _connect(comm)
-            except FabricError:
-                rt.close()
-                if not (is_elastic() and membership().has_lost(_NEWS)):
-                    raise
+        if _world is None:
+            until_none_is_lost(lambda: _connect(comm))
         _register(process_sets, comm if hasattr(comm, "Get_size") else None)
     note_part()
 
@@ -76,7 +69,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
 def _connect(comm: Any) -> None:
     global _world, _places
     if find_ranks().size == 1 and (reason := why_alone()):
-        warnings.warn(f"this process trains alone, as rank 0 of 1: {reason}", stacklevel=3)
+        warnings.warn(f"this process trains alone, as rank 0 of 1: {reason}", stacklevel=5)
     world = rt.connect()
     _check_comm(comm, world.size)
     _places = _find_places(world)

@@ -17,7 +17,6 @@ on in a state, commits it now and then, and trains in a function that can be cal
 
 import copy
 import functools
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -37,6 +36,7 @@ from rdma_transport.horovod.functions import (
 from rdma_transport.horovod.keras_optimizer import create_variables
 from rdma_transport.horovod.operations import variable_of
 from rdma_transport.horovod.reduction import forget_passes
+from rdma_transport.tensorflow.losses import is_loss
 
 __all__ = [
     "HorovodInternalError",
@@ -49,16 +49,6 @@ __all__ = [
     "run",
 ]
 T = TypeVar("T")
-# What collectives say, in TensorFlow's errors too, when a rank is lost or has left.
-_LOSS = re.compile(r"\brank \d+ (is gone|left)\b|is not a member of group \d+, or has left it")
-
-
-def is_loss(error: BaseException) -> bool:
-    """Return whether an error of a collective says that a rank is lost, or has left the others."""
-    if isinstance(error, HorovodInternalError):
-        return True
-    of_collective = isinstance(error, (tf.errors.OpError, ConnectionError))
-    return of_collective and bool(_LOSS.search(str(error)))
 
 
 def run(function: Callable[..., T]) -> Callable[..., T]:

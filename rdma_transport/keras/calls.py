@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.changes import note
+from rdma_transport.collectives.membership import is_elastic, process_number
 from rdma_transport.tensorflow.notes import describe_gradients
 from rdma_transport.tensorflow.sameness import same_on_all_ranks
 
@@ -64,13 +65,12 @@ class Call:
             return self.draws[self._drawn - 1]
         seed = self._made(make)
         if not self.trial:
-            rank = rt.world().rank
-            fold = (rank * _FOLD) % 2**31
+            fold = (_number() * _FOLD) % 2**31
             seed = seed + tf.cast(tf.stack([fold] + [0] * (seed.shape[0] - 1)), seed.dtype)
         self.draws.append(seed)
         return seed
 
-    def draw_number(self, make: Callable[[], Any], rank: int) -> Any:
+    def draw_number(self, make: Callable[[], Any]) -> Any:
         """Return a seed that is a number, for an operation with a state of its own."""
         if self._runs and not self.trial:
             raise NotImplementedError(
@@ -79,7 +79,7 @@ class Call:
             )
         seed = make()
         self.draws.append(seed)
-        return seed if seed is None or self.trial else (seed + rank * _FOLD) % 2**31
+        return seed if seed is None or self.trial else (seed + _number() * _FOLD) % 2**31
 
     def _made(self, make: Callable[[], Any]) -> Any:
         """Return a seed. That its state is assigned is no concern of other ranks."""
@@ -128,6 +128,11 @@ class Call:
             f"({names}), and each rank computed another value, from its slice of the batch. Ranks "
             "that have that of rank 0:",
         )
+
+
+def _number() -> int:
+    """Return a number that the other ranks do not have, nor get."""
+    return process_number() if is_elastic() else rt.world().rank
 
 
 def variable_of(variable: Any) -> Any:

@@ -10,7 +10,7 @@ import tensorflow as tf
 import rdma_transport.tensorflow as rt
 from rdma_transport.keras.calls import Call, variable_of
 from rdma_transport.tensorflow.notes import COMPARISON, describe
-from rdma_transport.tensorflow.operations import all_gather
+from rdma_transport.tensorflow.operations import all_gather, place_in
 from rdma_transport.tensorflow.parallel import explained
 from rdma_transport.tensorflow.rows import Batch, Cut
 from rdma_transport.tensorflow.sameness import digest
@@ -37,7 +37,7 @@ def same_weights(optimizer: Any, variables: Sequence[Any]) -> tf.Tensor:
 
     def compare() -> Any:
         rows = all_gather(digest([variable_of(each).read_value() for each in variables]))
-        digests = tf.reshape(rows, [rt.world().size, len(names), -1])
+        digests = tf.reshape(rows, [place_in(rt.world())[1], len(names), -1])
         equal = tf.reduce_all(tf.equal(digests, digests[:1]), [0, 2])
         wrong = tf.boolean_mask(tf.constant(names), tf.logical_not(equal))
         message = (

@@ -3,6 +3,7 @@
 from typing import Any
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.tensorflow.parallel import not_now
 
 _current: list[Any] = [None]
@@ -20,4 +21,6 @@ def choose(value: Any) -> None:
 
 def applies() -> bool:
     """Return whether what is done now concerns several ranks."""
-    return distribution() is not None and not not_now() and rt.world().size > 1
+    if distribution() is None or not_now():
+        return False
+    return is_elastic() or rt.world().size > 1

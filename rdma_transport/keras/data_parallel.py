@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rdma_transport.keras import files, hooks, keras2, keras3, kinds
+from rdma_transport.collectives.membership import is_elastic
+from rdma_transport.keras import elastic, files, hooks, keras2, keras3, kinds
 from rdma_transport.keras.current import choose, distribution
 
 
@@ -35,6 +36,8 @@ def set_distribution(value: DataParallel | None) -> None:
     It concerns Keras 3 and tf-keras, whichever is imported: set it again after importing the other.
     """
     if value is not None:
+        if is_elastic():
+            elastic.follow()
         hooks.follow_tensorflow()
         files.follow_tensorflow()
         if kinds.keras3() is not None:

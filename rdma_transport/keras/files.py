@@ -4,7 +4,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +15,9 @@ from tensorflow.python.saved_model import save as saved_model
 
 import rdma_transport.tensorflow as rt
 from rdma_transport.changes import note
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.keras.current import applies, distribution
+from rdma_transport.keras.elastic import Call, training
 from rdma_transport.tensorflow.parallel import not_parallel
 
 _local = threading.local()
@@ -78,24 +81,42 @@ def _is_inside() -> bool:
     return getattr(_local, "inside", False)
 
 
+@contextmanager
+def _writing() -> Iterator[None]:
+    _local.inside = True
+    try:
+        with not_parallel():
+            yield
+    finally:
+        _local.inside = False
+
+
 def by_rank_0(write: Callable[..., Any]) -> Callable[..., Any]:
     """Change a function that writes files: rank 0 calls it; all return, or raise, when it did."""
 
     @functools.wraps(write)
     def changed(*args: Any, **kwargs: Any) -> Any:
-        if _is_inside() or not applies():
+        elastic = is_elastic() and distribution() is not None
+        if _is_inside() or not (elastic or applies()):
             return write(*args, **kwargs)
         note(f"{write.__qualname__}() writes on rank 0 only")
+        if not elastic:
+            return together(*args, **kwargs)
+        if training.can_wait:
+            return training.step(Call(lambda: together(*args, **kwargs)), None)
+        if not training.writes:
+            return None
+        with _writing():
+            return write(*args, **kwargs)
+
+    def together(*args: Any, **kwargs: Any) -> Any:
         result = failure = None
         if rt.world().rank == 0:
-            _local.inside = True
             try:
-                with not_parallel():
+                with _writing():
                     result = write(*args, **kwargs)
             except Exception as error:
                 failure = error
-            finally:
-                _local.inside = False
         told = result.numpy() if isinstance(result, tf.Tensor) else result  # a path, if anything
         told = told if isinstance(told, (str, bytes)) else None
         told, problem = rt.communicator().broadcast_object((told, failure and repr(failure)), 0)
@@ -118,7 +139,9 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_writer() -> bool:
-    return distribution() is None or rt.world().rank == 0
+    if distribution() is None:
+        return True
+    return training.writes if is_elastic() else rt.world().rank == 0
 
 
 def _on_rank_0(delete: Callable[..., None]) -> Callable[..., None]:

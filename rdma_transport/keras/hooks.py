@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
+from rdma_transport.collectives.membership import is_elastic
+from rdma_transport.keras import elastic, elastic_hooks
 from rdma_transport.keras.calls import active
 from rdma_transport.keras.checks import same_weights, share
 from rdma_transport.keras.current import applies, distribution
@@ -24,13 +26,20 @@ def follow_tensorflow() -> None:
     follow_optimizer(tf.compat.v1.train.Optimizer, "apply_gradients", variables_of_pairs)
 
 
-def follow_model(model: type, layer: type) -> None:
-    """Change how models are trained, and how layers add losses."""
+def follow_model(
+    model: type, layer: type, callbacks: type, function_of: Callable[..., elastic.Function]
+) -> None:
+    """Change how models are trained, and how layers add losses.
+
+    `callbacks` is the class of lists of callbacks. `function_of`: see ``elastic_hooks``.
+    """
     changed: Any = model
     changed.fit = _sharing(changed.fit)
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
         made = without_xla(getattr(changed, name), lambda _: distribution() is not None)
         setattr(changed, name, made)
+    if is_elastic():
+        elastic_hooks.follow_model(changed, callbacks, function_of)
     layer.add_loss = _refusing(layer.add_loss)  # type: ignore[attr-defined]
 
 
@@ -85,7 +94,7 @@ def _refusing(add_loss: Callable[..., None]) -> Callable[..., None]:
 def _sharing(fit: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fit)
     def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if applies():
+        if applies() and not is_elastic():
             optimizer = getattr(self, "optimizer", None)
             given = getattr(optimizer, "variables", [])
             share(self.variables if self.built else [])

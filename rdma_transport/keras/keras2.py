@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import random_seed
 
-import rdma_transport.tensorflow as rt
 from rdma_transport.keras import files, hooks
 from rdma_transport.keras.batch_norm import synchronized
 from rdma_transport.keras.calls import Call, active
+from rdma_transport.keras.elastic import Function
 from rdma_transport.keras.models import Kind, on_all_ranks
 from rdma_transport.tensorflow.parallel import not_parallel
 
@@ -24,7 +24,7 @@ def follow() -> None:
     """Let tf-keras follow the distribution that is set. Once."""
     keras = sys.modules["tf_keras"]
     keras.Model.__call__ = on_all_ranks(_Keras2(), keras.Model.__call__)
-    hooks.follow_model(keras.Model, keras.layers.Layer)
+    hooks.follow_model(keras.Model, keras.layers.Layer, keras.callbacks.CallbackList, _function_of)
     for optimizer in (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer):
         hooks.follow_optimizer(optimizer, "apply_gradients", hooks.variables_of_pairs)
     generator = sys.modules["tf_keras.src.backend"].RandomGenerator
@@ -35,6 +35,19 @@ def follow() -> None:
         lambda self, inputs, axes, keep, mask=None: (inputs, list(axes), keep, mask),
     )
     files.follow_keras(keras)
+
+
+def _function_of(model: Any, kind: str, whole: Any) -> Function:
+    if model._steps_per_execution is not None and int(model._steps_per_execution) > 1:
+        raise NotImplementedError(
+            "steps_per_execution of tf-keras is not offered in elastic jobs, whose ranks go on "
+            "between two batches: omit it, or use Keras 3"
+        )
+
+    def run(batch: Any) -> Any:
+        return whole.python_function(iter([batch]))
+
+    return Function(kind, whole, run, 1)
 
 
 class _Keras2(Kind):
@@ -91,6 +104,6 @@ def _drawing(draw: Callable[..., Any]) -> Callable[..., Any]:
             found = draw(self)
             return random_seed.get_seed(None)[1] if found is None else found
 
-        return this.draw_number(seed, rt.world().rank)
+        return this.draw_number(seed)
 
     return changed

@@ -11,6 +11,7 @@ import tensorflow as tf
 from rdma_transport.keras import files, hooks
 from rdma_transport.keras.batch_norm import synchronized
 from rdma_transport.keras.calls import active
+from rdma_transport.keras.elastic import Function
 from rdma_transport.keras.models import Kind, on_all_ranks
 
 
@@ -25,7 +26,7 @@ def follow() -> None:
         )
     keras.Model.__call__ = on_all_ranks(_Keras3(), keras.Model.__call__)
     trainer = sys.modules["keras.src.backend.tensorflow.trainer"].TensorFlowTrainer
-    hooks.follow_model(trainer, keras.layers.Layer)
+    hooks.follow_model(trainer, keras.layers.Layer, keras.callbacks.CallbackList, _function_of)
     optimizer = sys.modules["keras.src.optimizers.base_optimizer"].BaseOptimizer
     hooks.follow_optimizer(optimizer, "apply", lambda self, _: self._trainable_variables)
     seeds = keras.random.SeedGenerator
@@ -36,6 +37,17 @@ def follow() -> None:
         lambda self, inputs, mask: (inputs, list(self._reduction_axes), False, mask),
     )
     files.follow_keras(keras)
+
+
+def _function_of(model: Any, kind: str, whole: Callable[..., Any]) -> Function:
+    if kind == "predict":
+        return Function(kind, whole, whole, 0)
+
+    @tf.autograph.experimental.do_not_convert
+    def run(batch: Any) -> Any:
+        return whole(iter([batch]))
+
+    return Function(kind, whole, run, model.steps_per_execution)
 
 
 class _Keras3(Kind):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.keras.calls import Call, variable_of
 from rdma_transport.keras.checks import examples_alone, share
 from rdma_transport.keras.current import applies
@@ -111,7 +112,8 @@ def _known_of(kind: Kind, model: Any, call: Callable[..., Any], args: Any, kwarg
                 f"model {model.name} cannot run on several ranks: it has a stateful layer, whose "
                 "state is that of the examples of the batch before"
             )
-        share(model.variables)
+        if not is_elastic():  # there, ranks share them with all else that a step uses
+            share(model.variables)
         found = _models[model] = _Known(kind, model)
     return found
 

@@ -40,6 +40,7 @@ class _State:
     groups: dict[int, Group] = field(default_factory=dict)
     named: list[Any] = field(default_factory=list)
     next_number: int = 0
+    expected: Group | None = None
 
 
 _state = _State()
@@ -74,7 +75,17 @@ def connect(
 
 def world() -> Group:
     """Return the group of all ranks; connect if that has not been done."""
-    return _state.groups[0] if _is_connected() else connect()
+    if _is_connected():
+        return _state.groups[0]
+    return _state.expected or connect()
+
+
+def expect() -> None:
+    """Let graphs be built before this process connects, which it does by ``connect()`` only.
+
+    Until then, ``world()`` is a group in which this process is not rank 0.
+    """
+    _state.expected = Group(0, (0, 1), 1)
 
 
 def new_group(ranks: Sequence[int]) -> Group:
@@ -110,7 +121,9 @@ def communicator() -> Communicator:
 
 def group_of(number: int) -> Group:
     """Return an open group; raise ``RuntimeError`` if there is none."""
-    world()
+    found = world()
+    if number == found.number:
+        return found
     if number not in _state.groups:
         raise RuntimeError(f"group {number} is not open in this process")
     return _state.groups[number]

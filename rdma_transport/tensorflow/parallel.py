@@ -30,6 +30,7 @@ from tensorflow.python.eager import record
 from tensorflow.python.framework import ops as graphs
 
 from rdma_transport.changes import note
+from rdma_transport.collectives.membership import is_elastic
 from rdma_transport.error_file import note_part
 from rdma_transport.tensorflow.captured import captured
 from rdma_transport.tensorflow.groups import Group, world
@@ -70,6 +71,7 @@ _SLICES = (
 # makes of a loop over a dataset.
 _LOOPS = ("Dataset_scan_scan_body", "Dataset_reduce_reduce_body")
 _local = threading.local()
+_shares = [True]  # whether functions run in parallel, the last entry counts
 
 # A function of tensors: what it returns are rows of examples, and parts of sums over the ranks.
 _OnRows = Callable[..., tuple[list[Any], list[Any]]]
@@ -100,7 +102,7 @@ ran_whole: dict[str, str] = {}
 
 def not_now() -> bool:
     """Return whether functions run whole here: in a parallel call, or a function of tf.data."""
-    if getattr(_local, "depth", 0) > 0:
+    if getattr(_local, "depth", 0) > 0 or not _shares[-1]:
         return True
     graph = None if tf.executing_eagerly() else graphs.get_default_graph()
     while graph is not None:
@@ -136,6 +138,21 @@ def not_parallel() -> Iterator[None]:
         _local.depth -= 1
 
 
+@contextmanager
+def sharing(value: bool) -> Iterator[None]:
+    """Let functions run in parallel in a block, or whole, in all threads."""
+    _shares.append(value)
+    try:
+        yield
+    finally:
+        _shares.pop()
+
+
+def share_in_blocks_only() -> None:
+    """Let functions run whole from now on, but for blocks of ``sharing()``."""
+    _shares[0] = False
+
+
 @dataclass
 class Known:
     """What is known of a function from its calls in eager code; graphs are looked at each time."""
@@ -158,8 +175,10 @@ def parallel(
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if not_now():
+            return function(*args, **kwargs)
         group = world()
-        if group.size == 1 or not_now():
+        if group.size == 1 and not is_elastic():
             return function(*args, **kwargs)
         refuse_second_thread(label)
         batch = Batch((args, kwargs), group)

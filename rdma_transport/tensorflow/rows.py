@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group
 from rdma_transport.tensorflow.notes import describe
-from rdma_transport.tensorflow.operations import all_gather, grouped_all_gather
+from rdma_transport.tensorflow.operations import all_gather, grouped_all_gather, place_in
 from rdma_transport.tensorflow.sameness import checked, digest, equal_digests
 
 
@@ -38,16 +38,17 @@ class Cut:
         known.discard(None)
         if sizes > 1:  # what may be a table's must not be taken for that of a batch
             return None
-        if known:
+        rank, size = place_in(group)
+        if known and isinstance(size, int):
             total = known.pop()
-            base, extra = divmod(total, group.size)
-            kept = base + (group.rank < extra)
-            first = group.rank * base + min(group.rank, extra)
+            base, extra = divmod(total, size)
+            kept = base + (rank < extra)
+            first = rank * base + min(rank, extra)
             return cls(total, first if kept else 0, kept or min(total, 1), kept)
-        total = _same_size([_rows(each) for each in tensors])
-        base, extra = total // group.size, total % group.size
-        kept = base + tf.cast(group.rank < extra, tf.int32)
-        first = group.rank * base + tf.minimum(group.rank, extra)
+        total = known.pop() if known else _same_size([_rows(each) for each in tensors])
+        base, extra = total // size, total % size
+        kept = base + tf.cast(rank < extra, tf.int32)
+        first = rank * base + tf.minimum(rank, extra)
         first = tf.where(kept > 0, first, 0)
         return cls(total, first, tf.maximum(kept, tf.minimum(total, 1)), kept)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group
 from rdma_transport.tensorflow.notes import COMPARISON, describe
-from rdma_transport.tensorflow.operations import all_gather
+from rdma_transport.tensorflow.operations import all_gather, place_in
 
 _ROUNDING = 1e-5  # of the sum of absolute values
 
@@ -49,7 +49,8 @@ def sketch(tensors: Sequence[Any], group: Group) -> Any:
     All other rows are zeros, so that the sum over the ranks is the table of all.
     """
     own = tf.concat([tf.zeros([0]), *(_sketch(each) for each in tensors)], 0)
-    table = tf.scatter_nd([[group.rank]], [own], [group.size, 2 * len(tensors)])
+    rank, size = place_in(group)
+    table = tf.scatter_nd([[rank]], [own], [size, 2 * len(tensors)])
     return describe(table, what=COMPARISON)
 
 

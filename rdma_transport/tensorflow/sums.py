@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from rdma_transport.tensorflow.groups import Group, world
 from rdma_transport.tensorflow.notes import size_of
-from rdma_transport.tensorflow.operations import all_reduce, grouped_all_reduce
+from rdma_transport.tensorflow.operations import all_reduce, grouped_all_reduce, place_in
 from rdma_transport.tensorflow.origins import Origin
 from rdma_transport.tensorflow.schemes import gradient_scheme
 
@@ -69,12 +69,12 @@ def sum_tensors(
     for place in alone:
         found = all_reduce(tensors[place], group=group)
         if isinstance(found, tf.IndexedSlices):
-            found = _as_of_one(found, (group or world()).size, origins[place])
+            found = _as_of_one(found, place_in(group or world())[1], origins[place])
         results[place] = found
     return results
 
 
-def _as_of_one(slices: tf.IndexedSlices, ranks: int, origin: Origin) -> tf.IndexedSlices:
+def _as_of_one(slices: tf.IndexedSlices, ranks: Any, origin: Origin) -> tf.IndexedSlices:
     """Return the slices that one process has, of those of all ranks."""
     if origin == Origin.EXAMPLES:
         return slices

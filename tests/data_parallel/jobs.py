@@ -52,11 +52,11 @@ def _words(name: str) -> list[str]:
     return ["-m", name, "6"] if "." in name else [str(SCRIPTS / f"{name}.py")]
 
 
-def alone(name: str, folder: Path) -> Ran:
+def alone(name: str, folder: Path, **variables: str) -> Ran:
     """Run a script in one process that knows nothing of this project."""
     ran = forked.run(
         _words(name),
-        _environment(folder) | {"PYTHONHASHSEED": "0"},
+        _environment(folder) | {"PYTHONHASHSEED": "0"} | variables,
         timeout=_SECONDS,
         directory=SCRIPTS,
         modules=("tensorflow", "keras"),

@@ -42,7 +42,7 @@ def ran(job: str, script: str, tmp_path_factory: pytest.TempPathFactory) -> jobs
     return _jobs[job][script]
 
 
-def _assert_equal(one: jobs.Ran, many: jobs.Ran, ranks: int, tolerance: float) -> None:
+def assert_equal(one: jobs.Ran, many: jobs.Ran, ranks: int, tolerance: float) -> None:
     """Check that all ranks end with the same, and with what one process ends with."""
     assert one.code == 0, one.text
     assert many.code == 0, many.text
@@ -57,7 +57,7 @@ def _assert_equal(one: jobs.Ran, many: jobs.Ran, ranks: int, tolerance: float) -
 @pytest.mark.parametrize(("job", "script"), [_in_job(*each) for each in equal()])
 def test_equal(job: str, script: str, ran: jobs.Ran, tmp_path: Path) -> None:
     tolerance = TOLERANCES.get(script, TOLERANCE)
-    _assert_equal(jobs.alone(script, tmp_path / "one"), ran, ranks_of(job), tolerance)
+    assert_equal(jobs.alone(script, tmp_path / "one"), ran, ranks_of(job), tolerance)
 
 
 @pytest.mark.parametrize(("job", "script"), [_in_job("statistical", name) for name in STATISTICAL])
@@ -83,32 +83,32 @@ def test_refused(job: str, script: str, ran: jobs.Ran) -> None:
 def test_a_script(script: str, ranks: int, tmp_path: Path) -> None:
     """One imports Keras first, the other TensorFlow, which looks for Keras without importing it."""
     one = jobs.alone(script, tmp_path / "one")
-    _assert_equal(one, jobs.together(script, tmp_path / "many", ranks), ranks, TOLERANCE)
+    assert_equal(one, jobs.together(script, tmp_path / "many", ranks), ranks, TOLERANCE)
 
 
 def test_a_package(tmp_path: Path) -> None:
     one = jobs.alone("package.train", tmp_path / "one")
-    _assert_equal(one, jobs.together("package.train", tmp_path / "many"), 2, TOLERANCE)
+    assert_equal(one, jobs.together("package.train", tmp_path / "many"), 2, TOLERANCE)
 
 
 @pytest.mark.parametrize("script", ["unseeded_shuffle", "hash_order"])
 def test_what_is_not_seeded(script: str, tmp_path: Path) -> None:
     """One rank has the seeds that several have; one process alone has others in each run."""
     one = jobs.together(script, tmp_path / "one", 1)
-    _assert_equal(one, jobs.together(script, tmp_path / "many"), 2, TOLERANCE)
+    assert_equal(one, jobs.together(script, tmp_path / "many"), 2, TOLERANCE)
 
 
 @pytest.mark.parametrize(("script", "ranks"), [("batch_norm", 2), ("tiny_batch_norm", 3)])
 def test_synchronized_batch_normalization(script: str, ranks: int, tmp_path: Path) -> None:
     one = jobs.alone(script, tmp_path / "one")
     many = jobs.together(script, tmp_path / "many", ranks, options=["--sync-batch-norm"])
-    _assert_equal(one, many, ranks, OF_VARIANCES)
+    assert_equal(one, many, ranks, OF_VARIANCES)
 
 
 def test_gradients_sent_as_factors(tmp_path: Path) -> None:
     one = jobs.alone("uneven_batch", tmp_path / "one")
     many = jobs.together("uneven_batch", tmp_path / "many", RDMA_TRANSPORT_GRADIENTS="factors")
-    _assert_equal(one, many, 2, TOLERANCE)
+    assert_equal(one, many, 2, TOLERANCE)
 
 
 def test_a_script_that_shares_nothing_fails(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_script_that_shares_nothing_fails(tmp_path: Path) -> None:
 
 def test_a_script_that_only_predicts(tmp_path: Path) -> None:
     one = jobs.alone("never_trains", tmp_path / "one")
-    _assert_equal(one, jobs.together("never_trains", tmp_path / "many"), 2, TOLERANCE)
+    assert_equal(one, jobs.together("never_trains", tmp_path / "many"), 2, TOLERANCE)
 
 
 def test_its_own_exit_code(tmp_path: Path) -> None:

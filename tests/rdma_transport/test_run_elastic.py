@@ -26,7 +26,11 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         (("--min", "2"), "--min, --max and --restarts need --elastic"),
         (("--elastic", "-n", "2", "--min", "3"), "begins with 2 ranks (--ranks), which must not"),
         (("--elastic", "-n", "4", "--max", "3"), "nor more than --max 3"),
-        (("--elastic", "--data-parallel"), "not for --data-parallel"),
+        (("--elastic", "--data-parallel", "--scale-batch"), "not for --scale-batch"),
+        (
+            ("--elastic", "--data-parallel", "--node-rank", "0", "--master-addr", "a"),
+            "is for the ranks of one host",
+        ),
         (("--elastic", "--nnodes", "2"), "an elastic job of several hosts needs --node-rank"),
         (("--elastic", "--node-rank", "1"), "an elastic job of several hosts needs --node-rank"),
         (("--elastic", "-n", "2", "--max", "3"), "and no other host can join"),

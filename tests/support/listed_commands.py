@@ -17,6 +17,10 @@ INSTEAD = {
         "rdma-transport run --horovod -n 2 -- "
         "python -c 'import horovod.tensorflow as hvd; hvd.init()'"
     ),
+    "rdma-transport run --elastic -n 4 --data-parallel -- python train.py": (
+        "rdma-transport run --elastic -n 2 --data-parallel -- "
+        "python examples/data_parallel/digits.py"
+    ),
     "rdma-transport run --elastic --min 2 --max 4 --horovod -- python train.py": (
         "rdma-transport run --elastic --min 1 --max 2 --horovod -- "
         "python examples/horovod/elastic.py"
