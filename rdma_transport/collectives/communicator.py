@@ -23,7 +23,12 @@ from rdma_transport.collectives.arrays import (
     op_of,
     output_of,
 )
-from rdma_transport.collectives.membership import is_elastic, membership
+from rdma_transport.collectives.membership import (
+    is_elastic,
+    membership,
+    others_wait,
+    until_none_is_lost,
+)
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.rendezvous import Rendezvous
 from rdma_transport.collectives.requests import ReceiveRequest, Request
@@ -83,19 +88,27 @@ class Communicator:
 
         Rank, size and address come from the launcher's environment by default (``find_ranks()``);
         without a launcher, this process is alone. In an elastic job, wait until the launcher says
-        which ranks there are now. `fabric` is as in ``Device.open()``. Raise
-        ``FabricTimeoutError`` if a rank is missing after `timeout` seconds, by default
-        ``RDMA_TRANSPORT_START_TIMEOUT``, and ``FabricConnectionError`` if one refuses or cannot be
-        reached.
+        which ranks there are now, and again if one of them is lost meanwhile. `fabric` is as in
+        ``Device.open()``. Raise ``FabricTimeoutError`` if a rank is missing after `timeout`
+        seconds, by default ``RDMA_TRANSPORT_START_TIMEOUT``, and ``FabricConnectionError`` if one
+        refuses or cannot be reached.
         """
-        elastic = ranks is None and is_elastic()
-        chosen = membership().next_ranks() if elastic else ranks or find_ranks()
         if timeout is None:
             timeout = native.start_timeout()
-        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
-        if elastic:
-            membership().end_with_epoch(deadline)
         device = _device or RawDevice(fabric or "")
+        if ranks is None and is_elastic():
+            seconds = timeout.left() if isinstance(timeout, Deadline) else timeout
+            return until_none_is_lost(lambda: cls._connect_epoch(device, seconds))
+        deadline = timeout if isinstance(timeout, Deadline) else Deadline(timeout)
+        return cls._connect(device, ranks or find_ranks(), deadline)
+
+    @classmethod
+    def _connect_epoch(cls, device: RawDevice, seconds: float) -> "Communicator":
+        chosen = membership().next_ranks()
+        return cls._connect(device, chosen, _deadline(seconds))
+
+    @classmethod
+    def _connect(cls, device: RawDevice, chosen: Ranks, deadline: Deadline) -> "Communicator":
         raw = RawGroup(device, chosen.rank, chosen.size)
         key = b""
         if chosen.size > 1:
@@ -382,10 +395,34 @@ class Communicator:
             self.barrier()
             return None
         _join(raw, [rows[rank][raw.rank] for rank in ranks], own_key, self.barrier)
-        raw.finish(native.start_timeout() if self.timeout is None else self.timeout)
+        _deadline(native.start_timeout() if self.timeout is None else self.timeout).wait(raw.finish)
         made = Communicator(self._device, raw, own_key)
         made.timeout = self.timeout
         return made
+
+    def shrink(self) -> "Communicator":
+        """Leave, after an error; return a communicator of the ranks that live, in their order.
+
+        All of them call this, in a job of ``rdma-transport run --elastic``. Processes that wait to
+        take the place of others are taken in, too, behind these ranks. Arrays of ``empty()`` stay
+        registered. Raise errors as ``connect()``.
+        """
+        if not is_elastic():
+            raise FabricValueError(
+                "the ranks of this job cannot change: start it with 'rdma-transport run --elastic'"
+            )
+        self.close()
+        made = Communicator.connect(_device=self._device)
+        made.timeout = self.timeout
+        return made
+
+    def grow(self) -> "Communicator":
+        """Return a communicator with the processes that wait to take the place of others.
+
+        All ranks call this at the same place. If no process waits, return this communicator.
+        """
+        waits = np.array([others_wait()], np.uint8)
+        return self.shrink() if self.all_reduce(waits, "max")[0] else self
 
     def close(self) -> None:
         """Leave the group. Calls in progress fail, also those of ranks that wait for this one.
@@ -471,6 +508,14 @@ def exported_bytes(array: Any) -> Any:
     if not found.flags.c_contiguous:
         raise FabricValueError("the array is not C-contiguous; pass a copy of it")
     return exported(found, code_of(found.dtype))
+
+
+def _deadline(seconds: float) -> Deadline:
+    """Return a deadline, which in elastic jobs ends as soon as a rank is lost."""
+    made = Deadline(seconds)
+    if is_elastic():
+        membership().end_with_epoch(made)
+    return made
 
 
 def _join(raw: RawGroup, addresses: list[bytes], key: bytes, barrier: Callable[[], None]) -> None:

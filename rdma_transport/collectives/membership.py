@@ -8,13 +8,16 @@ import json
 import os
 import socket
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-from rdma_transport._fabric import FabricConnectionError
+from rdma_transport._fabric import FabricConnectionError, FabricError
 from rdma_transport.collectives.ranks import Ranks, find_ranks
 from rdma_transport.collectives.wire import Deadline
 from rdma_transport.elastic import MEETING, MEMBER
 
+_NEWS = 5.0  # seconds, for the launcher to say that a rank has ended
+T = TypeVar("T")
 _lock = threading.Lock()
 _own: "list[Membership]" = []  # of this process
 
@@ -146,6 +149,20 @@ def others_wait() -> bool:
     and call ``Communicator.connect()`` again.
     """
     return is_elastic() and membership().others_wait
+
+
+def until_none_is_lost(connect: Callable[[], T], leave: Callable[[], None] = lambda: None) -> T:
+    """Call a function that connects, again each time that a rank is lost meanwhile.
+
+    `leave` undoes what was done of it.
+    """
+    while True:
+        try:
+            return connect()
+        except FabricError:
+            leave()
+            if not (is_elastic() and membership().has_lost(_NEWS)):
+                raise
 
 
 def membership() -> Membership:

@@ -12,10 +12,13 @@ from typing import Any
 
 from rdma_transport.elastic import MEETING, MEMBER
 from rdma_transport.elastic.meeting import Line, Meeting
+from rdma_transport.elastic.stopped import Watch
 from rdma_transport.errors import BadInputError
 from rdma_transport.job import Job
+from rdma_transport.settings import read
 from rdma_transport.slurm import Step
 from rdma_transport.sockets import free_port
+from rdma_transport.units import parse_seconds
 
 _POLL = 0.02
 _LAST_LINES = 0.1  # seconds, to read those of a rank that has failed
@@ -45,6 +48,7 @@ class ElasticJob(Job):
         self._leader = self._meeting.add(leader)
         self._ranks: dict[int, Line] = {}  # by the numbers of their processes
         self._root = 0  # the process that is rank 0; -1: it is on another host
+        self._watch = Watch(parse_seconds(read().value("PEER_TIMEOUT")))
         self._ended: set[int] = set()
         self._code: int | None = None  # of the job, which has ended
 
@@ -81,6 +85,7 @@ class ElasticJob(Job):
                     self._relay(line, message)
             if self._code is not None:
                 return self._code
+            self._end_stopped()
             self._tell_of_ended()
         self._leader.send(stopped=128 + self._stopped)
         self._end(signal.Signals(self._stopped))
@@ -133,6 +138,17 @@ class ElasticJob(Job):
             self._code = message["end"]
             if message["why"]:
                 self._note(message["why"])
+
+    def _end_stopped(self) -> None:
+        """End processes that are stopped: the others wait for them, or have left them."""
+        pids = {process.pid: local for local, process in enumerate(self._processes)}
+        for pid in self._watch.stopped([pid for pid in pids if pids[pid] not in self._ended]):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            self._note(
+                f"rank {self._starts[pids[pid]].rank} was stopped for {self._watch.seconds:g} s "
+                "(RDMA_TRANSPORT_PEER_TIMEOUT)"
+            )
 
     def _tell_of_ended(self) -> None:
         self._look()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import rdma_transport.tensorflow as rt
+from rdma_transport.collectives.membership import until_none_is_lost
 from rdma_transport.collectives.ranks import (
     Place,
     find_place,
@@ -18,7 +19,6 @@ from rdma_transport.collectives.ranks import (
 from rdma_transport.error_file import note_part
 from rdma_transport.horovod import process_sets
 from rdma_transport.horovod.process_sets import ProcessSet
-from rdma_transport.tensorflow.losses import until_none_is_lost
 
 # What all modules of the interface offer.
 __all__ = [
@@ -61,7 +61,7 @@ def init(comm: Any = None, process_sets: str | Sequence[ProcessSet] | None = Non
     """
     with _lock:
         if _world is None:
-            until_none_is_lost(lambda: _connect(comm))
+            until_none_is_lost(lambda: _connect(comm), rt.close)
         _register(process_sets, comm if hasattr(comm, "Get_size") else None)
     note_part()
 

@@ -18,9 +18,14 @@ import numpy as np
 import tensorflow as tf
 
 import rdma_transport.tensorflow as rt
-from rdma_transport.collectives.membership import membership, others_wait, process_number
+from rdma_transport.collectives.membership import (
+    membership,
+    others_wait,
+    process_number,
+    until_none_is_lost,
+)
 from rdma_transport.tensorflow import groups
-from rdma_transport.tensorflow.losses import is_loss, until_none_is_lost
+from rdma_transport.tensorflow.losses import is_loss
 from rdma_transport.tensorflow.parallel import share_in_blocks_only, sharing
 from rdma_transport.tensorflow.variables import Variables, variables_of
 
@@ -225,7 +230,7 @@ class Training:
             own = (self._done, self._has_state, _as_arrays((self._result, self._trained)))
             self._take(rt.communicator().all_gather_object(own))
 
-        until_none_is_lost(connect)
+        until_none_is_lost(connect, rt.close)
         self._connected = True
 
     def _take(self, news: list[tuple[int, bool, Any]]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rdma_transport.collectives import Communicator, others_wait
+from rdma_transport.collectives import Communicator
 from rdma_transport.error_file import note_part
 from rdma_transport.fabric import FabricError
 
@@ -20,40 +20,35 @@ def resources() -> dict[str, int]:
     return found | {"maps": len((own / "maps").read_text().splitlines())}
 
 
-def connected() -> Communicator:
-    for _ in range(CYCLES):  # a rank may die while others connect
-        try:
-            return Communicator.connect()
-        except FabricError:
-            continue
-    raise RuntimeError("the ranks do not connect")
-
-
-def work(world: Communicator, cycle: int) -> bool:
-    """Return whether others wait, after some collectives; end a rank in each cycle."""
+def work(world: Communicator, cycle: int) -> None:
+    """Do some collectives in registered memory; end a rank in each cycle."""
     for _ in range(50):
-        assert (world.all_reduce(np.ones(1 << 16, np.float32)) == world.size).all()
-    wait = world.all_reduce(np.array([others_wait()], np.int32))[0] > 0
+        array[:] = 1
+        assert (world.all_reduce(array, out=array) == world.size).all()
     if cycle < CYCLES and world.size == SIZE and cycle % 2 == SLOT - 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    return wait
 
 
-cycle, found, whole = 0, [], False
-while cycle < CYCLES or not whole:
-    with connected() as world:
+cycle, found = 0, []
+world = Communicator.connect()
+array = world.empty(1 << 16, np.float32)  # of all cycles
+while True:
+    try:
+        cycle = world.broadcast_object(cycle, 0)
         if world.size == SIZE:
             found.append(resources())
-        try:
-            cycle = world.broadcast_object(cycle, 0)
-            while (cycle < CYCLES or world.size < SIZE) and not work(world, cycle):
-                pass
-            whole = world.size == SIZE
-        except FabricError as error:
-            whole = False
-            if "is gone" not in str(error):
-                raise
-            cycle += 1
+            if cycle >= CYCLES:
+                break
+        before = world
+        while world is before:
+            work(world, cycle)
+            world = world.grow()
+    except FabricError as error:
+        if "is gone" not in str(error):
+            raise
+        cycle += 1
+        world = world.shrink()
+world.close()
 if SLOT == 0:
     print(*found, sep="\n")
     assert len(found) >= CYCLES
