@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rdma_transport._fabric import FabricConnectionError, FabricError
 from rdma_transport.collectives.ranks import Ranks, find_ranks
@@ -94,6 +94,12 @@ class Membership:
         """Say that no other process can be taken in any more."""
         with self._changed:
             self._send(complete=True)
+
+    def wait_for_end(self) -> NoReturn:
+        """Wait until the launcher ends this process, which has come too late to be taken in."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error)
+            raise FabricConnectionError(self._error)
 
     def note_state(self) -> None:
         """Say that this process has the state of the training."""

@@ -15,10 +15,8 @@ from rdma_transport.elastic.meeting import Line, Meeting
 from rdma_transport.elastic.stopped import Watch
 from rdma_transport.errors import BadInputError
 from rdma_transport.job import Job
-from rdma_transport.settings import read
 from rdma_transport.slurm import Step
 from rdma_transport.sockets import free_port
-from rdma_transport.units import parse_seconds
 
 _POLL = 0.02
 _LAST_LINES = 0.1  # seconds, to read those of a rank that has failed
@@ -40,6 +38,9 @@ class ElasticJob(Job):
         name: str,
         place: Callable[[Step], dict[str, str]],
     ) -> None:
+        from rdma_transport.settings import read  # takes long
+        from rdma_transport.units import parse_seconds
+
         super().__init__(*arguments)
         self._path = self._folder / "meeting"
         self._place, self._name = place, name

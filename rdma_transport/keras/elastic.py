@@ -133,10 +133,10 @@ class Training:
         finally:
             self.is_shared = False
         if not self._first_fit_ended:
+            if not self._has_state:
+                membership().wait_for_end()
             membership().take_no_more()
             self._first_fit_ended = True
-            if not self._has_state:
-                raise RuntimeError("this process came too late: the others have ended fit()")
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -155,7 +155,7 @@ class Training:
             self._callbacks = callbacks
         elif name == "on_epoch_begin":
             self._epoch = arguments[0]
-        elif name == "on_epoch_end":
+        elif name == "on_epoch_end" and self._missed:
             arguments[1].update(self._missed)
             self._missed = {}
         elif name == "on_test_begin":
@@ -234,11 +234,11 @@ class Training:
         self._connected = True
 
     def _take(self, news: list[tuple[int, bool, Any]]) -> None:
-        known = [done for done, has_state, _ in news if has_state]
+        known = {rank: done for rank, (done, has_state, _) in enumerate(news) if has_state}
         if not known:
             raise RuntimeError("no rank is left that has the state of the training")
-        self._target = max(known)
-        self._root = news.index(next(n for n in news if n[1] and n[0] == self._target))
+        self._root = max(known, key=lambda rank: known[rank])  # the first one
+        self._target = known[self._root]
         self._result, self._trained = _as_tensors(news[self._root][2])
         if self._done < self._target:
             # By one, if it has not done the last step, which the root has; else it is new.

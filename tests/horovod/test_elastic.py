@@ -1,10 +1,13 @@
 """Elastic jobs: processes are killed, the others go on at once, and others take their place."""
 
+import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,11 +133,28 @@ def test_fit(legacy: str, tmp_path: Path) -> None:
     check_bits(ran.stdout, 4)
 
 
-def test_cycles_of_arrays(tmp_path: Path) -> None:
-    """Descriptors, threads and mappings do not become more, while others are killed 20 times."""
-    ran = run("cycles_of_arrays", tmp_path, "-n", "3", "--restarts", "20", CYCLES="20")
-    assert ran.stdout.count(" done\n") == 3
-    assert ran.stderr.count("ended by signal 9; the others go on\n2 ranks go on\n") >= 10
+def test_cycles_of_faults(tmp_path: Path) -> None:
+    """Processes are killed, stopped or late, under load; nothing grows in those that live on."""
+    with busy(), busy():
+        options = ("-n", "4", "--restarts", "1000")
+        timeout = {"RDMA_TRANSPORT_PEER_TIMEOUT": f"{patient(1):g}s"}
+        ran = run("faults", tmp_path, *options, CYCLES="20", **timeout)
+    assert len(re.findall(r"^\[\d\] cycle ", ran.stdout, re.M)) == 20
+    assert " steps are those of one process\n" in ran.stdout
+    for last in ("own", "launcher"):
+        found = re.findall(rf"^\[0\] cycle .*'{last}': (\{{[^}}]*\}})", ran.stdout, re.M)
+        early, late = (json.loads(each.replace("'", '"')) for each in (found[4], found[-1]))
+        assert all(late[name] <= early[name] for name in ("fd", "task")), (early, late)
+        assert late["maps"] <= early["maps"] + 10, (early, late)
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def test_graphs_outlive_the_ranks_with_which_they_were_built(tmp_path: Path) -> None:
