@@ -28,8 +28,11 @@ constexpr int kSteps = 50;
 // A thread for each piece.
 class Threads final : public Poller::Pool {
  public:
-  ~Threads() override {
+  ~Threads() override { Join(); }
+  // Waits for all pieces. What they hold belongs to runtimes, which have stopped and still exist.
+  void Join() {
     for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
   }
   void Schedule(std::function<void()> work) override {
     std::lock_guard<std::mutex> lock(mu_);
@@ -91,6 +94,11 @@ class DeferredTest : public testing::ProtocolTest {
     for (const auto& each : runs) EXPECT_EQ(each.load(), 1);
   }
 
+  void TearDown() override {
+    b_.runtime().Stop();
+    pool_.Join();
+  }
+
   Threads pool_;
   Task a_{"/job:a"};
   Task b_;
@@ -125,6 +133,8 @@ TEST_F(DeferredTest, TensorsArriveWhileMemoryForSlotsIsMade) {
     a.endpoint().ReportEdges(&reports);
     return reports.size() == 1 && reports[0].slots == 1;
   }));
+  b.runtime().Stop();
+  pool.Join();
 }
 
 // Its threads look for stuck work every 20 ms.
