@@ -194,6 +194,7 @@ CHILDREN = {
     *("support.task", "support.collective_task", "support.data_service"),
     *("support.data_parallel_rank", "fabric"),
     *("support.floor_task", "support.tcp_floor_task", "support.numpy_rank"),
+    "support.embedding_rank",
 }
 RUNNABLE = sorted(
     ".".join(path.relative_to(FOLDER).with_suffix("").parts)
